@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import re
 import shutil
@@ -12,14 +11,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests.harness import ROOT, Node
-from tests.unit.builders import reference
 from vitald.catalog import Catalog, load_catalog
 
 # The gate tries the same examples of a property on every run and machine; `all` generates new ones.
@@ -59,7 +56,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 _ORDER = ("control_plane", "kernel_log", "slurm", "shared", "alone", "unit")
 _MADE_ONCE = {
     "catalog",
-    "generator",
     "library",
     "_compiler",
     "request",
@@ -122,7 +118,7 @@ _IN_MEMORY = {
         "test_golden",
         "test_neuron_node",
         "test_pci_functions",
-        "test_reference_trees",
+        "test_every_source",
         "test_whole_node",
     ),
 }
@@ -206,19 +202,6 @@ def _load_once(profile: str = "nvidia", overrides: Mapping[str, object] | None =
     if key not in _loaded:
         _loaded[key] = load_catalog(profile, overrides)
     return _loaded[key]
-
-
-@pytest.fixture(scope="session")
-def generator() -> ModuleType:
-    """The reference's generator of sysfs trees; where that is absent the test is skipped."""
-    spec = importlib.util.spec_from_file_location(
-        "make_tree", reference("neuron-sysfs/make_tree.py")
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make_tree"] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

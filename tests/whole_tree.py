@@ -217,16 +217,23 @@ DRIVE = "nvme0"
 class WholeTree:
     """A machine that has something for every source: `sys` and `proc` below a folder of our own.
 
-    16 Trainium2, EFA, InfiniBand, a plain adapter, memory controllers and a drive. No such machine
-    is sold.
+    16 Trainium2, or the Neuron devices that are given as to a `NeuronTree`; EFA, InfiniBand, a
+    plain adapter, memory controllers and a drive. No such machine is sold.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        addresses: list[str] | None = None,
+        *,
+        efa: Sequence[str] = EFA,
+        **neuron: str,
+    ) -> None:
         self.proc = Proc(folder / "proc")
-        self.neuron = NeuronTree(folder / "sys")
+        self.neuron = NeuronTree(folder / "sys", addresses, **neuron)
         self.network = NetworkTree(folder / "sys")
         self.root = self.neuron.root
-        for address in EFA:
+        for address in efa:
             self.network.efa(address)
         for number, address in enumerate(MLX5[:3]):
             self.network.mlx5(address, f"ib{number}")

@@ -34,10 +34,7 @@ _FILL = 3000
 _BUFFER = 16384
 _DRIPS, _DRIPS_PER_S = 1000, 200
 _READ = "vitald_kernel_records_read_total"
-_CORPORA = (
-    ROOT / "tests/data/kernel_lines.jsonl",
-    ROOT.parent / "shared/reference/kernel-lines.dev.jsonl",
-)
+_CORPUS = ROOT / "tests/data/kernel_lines.jsonl"
 _XID = b"NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
 
 
@@ -141,27 +138,24 @@ def _events(interpreter: Interpreter, findings: Judge) -> Json:
             ]
         ),
     }
-    if known:
-        figures["all_kinds"] = _best(
-            [_per(len(known), lambda: _fold(interpreter, findings, known)) for _ in range(99)]
-        )
-        figures["recognise_only"] = _best(
-            [_per(len(known), lambda: _all(interpreter.parse_record, known)) for _ in range(99)]
-        )
-        slowest = max(known, key=lambda text: _cost(interpreter, text))
-        figures["slowest_recognition"] = {
-            "best": _cost(interpreter, slowest),
-            "line": slowest.decode("utf-8", "replace")[:160],
-        }
+    figures["all_kinds"] = _best(
+        [_per(len(known), lambda: _fold(interpreter, findings, known)) for _ in range(99)]
+    )
+    figures["recognise_only"] = _best(
+        [_per(len(known), lambda: _all(interpreter.parse_record, known)) for _ in range(99)]
+    )
+    slowest = max(known, key=lambda text: _cost(interpreter, text))
+    figures["slowest_recognition"] = {
+        "best": _cost(interpreter, slowest),
+        "line": slowest.decode("utf-8", "replace")[:160],
+    }
     return figures
 
 
 def _corpus() -> list[bytes]:
-    path = next((path for path in _CORPORA if path.exists()), None)
-    if path is None:
-        return []
     lines = (
-        strip_prefix(json.loads(line)["line"].encode()) for line in path.read_text().splitlines()
+        strip_prefix(json.loads(line)["line"].encode())
+        for line in _CORPUS.read_text(encoding="utf-8").splitlines()
     )
     return [line.message for line in lines if line is not None]
 

@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from vitald import tomlfile
 from vitald.catalog import Catalog, Ruling, load_catalog
 from vitald.collectors.kernel_log.drills import DrillRegistry
@@ -36,6 +34,7 @@ from vitald.model.codes import BOOT
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LINES = ROOT / "tests" / "data" / "kernel_lines.jsonl"
+DCGM_SAMPLES = ROOT / "tests" / "data" / "dcgm"
 LABELS = ("kind", "code", "pci", "pid", "process", "link", "fatal")
 
 
@@ -73,16 +72,6 @@ def interpreter(
     profile: str = "nvidia", *, userspace: str = "ignore", overrides: str = ""
 ) -> Interpreter:
     return Interpreter(catalogue(profile, overrides), DrillRegistry(), None, userspace=userspace)
-
-
-def reference(name: str) -> Path:
-    """A file of the reference folder beside the repository; where that is absent the test is
-    skipped.
-    """
-    path = ROOT.parent / "shared" / "reference" / name
-    if not path.is_file():
-        pytest.skip(f"no reference file {path}")
-    return path
 
 
 def labelled(path: Path) -> list[dict[str, object]]:

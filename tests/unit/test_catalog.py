@@ -4,25 +4,19 @@ profile.
 
 from __future__ import annotations
 
-import csv
 import re
+from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from tests.unit.builders import catalogue, reference, ruling
+from tests.unit.builders import catalogue, ruling
 from vitald.catalog import PROFILES, Case, CatalogError, Clears, FaultClass, Rule, load_catalog
 from vitald.catalog.loader import FOLDER
 from vitald.model import Action, When
 from vitald.model.codes import SITE_CHECK
 
 WHERE = "NVRM: Xid (PCI:0000:65:00):"
-
-
-def codes_of(path: Path) -> list[str]:
-    with path.open(newline="", encoding="utf-8") as table:
-        return [row["code"] for row in csv.DictReader(table)]
 
 
 def with_defaults(profile: str) -> list[Rule]:
@@ -33,18 +27,10 @@ def with_defaults(profile: str) -> list[Rule]:
     ]
 
 
-@pytest.mark.parametrize(("kind", "least"), [("xid", 170), ("sxid", 390)])
-def test_every_code_of_the_reference_is_known(kind: str, least: int) -> None:
-    listed = codes_of(reference(f"{kind}-catalog.csv"))
-    assert len(listed) >= least
-    assert [
-        code for code in listed if not catalogue().find_rule(f"{kind}/{int(code)}").is_known
-    ] == []
-
-
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_rule_says_what_it_must(profile: str) -> None:
-    assert len(catalogue(profile).rules) > 600
+    kinds = Counter(rule.kind for rule in catalogue(profile).rules.values())
+    assert kinds["xid"] >= 170 and kinds["sxid"] >= 390 and kinds["dcgm"] > 130
     for rule in with_defaults(profile):
         assert rule.title and rule.meaning and rule.source, rule.code
         assert rule.escalation in catalogue(profile).escalation_policies, rule.code

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trees import NVIDIA, Tree
-from tests.unit.builders import catalogue, reference
+from tests.unit.builders import DCGM_SAMPLES, catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks.dcgm_health import (
@@ -185,17 +185,17 @@ def test_a_run_that_was_ended_blames_nobody(tmp_path: Path) -> None:
 
 def test_answers_as_dcgm_prints_them(tmp_path: Path) -> None:
     def said(case: str) -> Report:
-        text = reference(f"dcgm-samples/{case}.stdout").read_text()
+        text = (DCGM_SAMPLES / f"{case}.stdout").read_text(encoding="utf-8")
         return settled(tmp_path, printed(text))
 
-    healthy, ill = said("real-health-healthy"), said("c-health-failure-gpu3")
+    healthy, ill = said("health-healthy"), said("health-nvlink-gpu1")
     assert (healthy.outcome, healthy.culprits) == (Outcome.PASS, ())
-    assert (ill.outcome, ill.culprits) == (Outcome.FAIL, (3,))
+    assert (ill.outcome, ill.culprits) == (Outcome.FAIL, (1,))
     assert {report.measures[0].name for report in (healthy, ill)} == {"answer_seconds"}
     (fault, *_) = ill.faults
-    assert (fault.code, fault.gpu, fault.test) == ("dcgm_health/nvlink", 3, "NVLINK system")
+    assert (fault.code, fault.gpu, fault.test) == ("dcgm_health/nvlink", 1, "NVLINK system")
     # Put together from its pieces.
-    assert "link 4 is currently down Check DCGM and system logs for errors. Reset" in fault.text
+    assert "link 2 is currently down Check DCGM and system logs for errors. Reset" in fault.text
 
 
 def rulings(report: Report) -> dict[tuple[str, int | None], Action]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.builders import LABELS, LINES, labelled, labels_of, read_line, recogniser, reference
+from tests.unit.builders import LABELS, LINES, labelled, labels_of, read_line, recogniser
 
 
 def misread(path: Path) -> list[tuple[str, dict[str, object], dict[str, object]]]:
@@ -24,10 +24,6 @@ def misread(path: Path) -> list[tuple[str, dict[str, object], dict[str, object]]
 
 def test_every_line_of_the_corpus_gives_its_labels() -> None:
     assert misread(LINES) == []
-
-
-def test_every_line_of_the_reference_gives_its_labels() -> None:
-    assert misread(reference("kernel-lines.dev.jsonl")) == []
 
 
 def test_the_corpus_has_every_kind_and_form() -> None:

@@ -11,13 +11,12 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.unit.builders import ROOT
+from tests.unit.builders import DCGM_SAMPLES
 from tests.unit.dcgm_made import a_test, level2, new, old, passing, read, refused, warning
 from vitald.diagnostics.dcgm.output import read_output
 from vitald.model.diagnostic import Outcome
 
-DATA = ROOT / "tests" / "data" / "dcgm"
-PRINTED = (DATA / "printed-4.5.stdout").read_text(
+PRINTED = (DCGM_SAMPLES / "printed-4.5.stdout").read_text(
     encoding="utf-8"
 )  # in the tool's own style: tabs, braces on lines of their own
 WELL = new(*passing("memory", "pcie"))

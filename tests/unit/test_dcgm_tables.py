@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.builders import catalogue
 from tests.unit.dcgm_made import meanings
-from vitald.catalog import CatalogError, load_catalog
+from vitald.catalog import CatalogError, FaultClass, load_catalog
 from vitald.diagnostics.dcgm.document import Message
 from vitald.diagnostics.dcgm.tables import load_tables, parse_version
 from vitald.model import Action
@@ -45,6 +45,93 @@ def test_an_entry_is_found_by_its_own_words() -> None:
             for said in (text, text.capitalize(), f"GPU 3 GPU 3 {text}"):
                 found = meanings().find_by_text(said)
                 assert found is not None and found.code == rule.code, said
+
+
+# The texts of errors as dcgmi prints them; up to 3.2 it prints no numbers.
+PRINTED = {
+    9: "A corrupt InfoROM has been detected in GPU 0. Flash the InfoROM to clear this corruption.",
+    28: (
+        "Found CUDA performance-limiting environment variable 'CUDA_PROFILE'. Please unset this"
+        " environment variable to address test failures."
+    ),
+    29: (
+        "Persistence mode for GPU 1 is disabled. Enable persistence mode by running"
+        ' "nvidia-smi -i <gpuId> -pm 1 " as root.'
+    ),
+    30: (
+        "GPU 1 Bandwidth of GPU 1 in direction GPU to Host of 11.62 did not exceed minimum required"
+        " bandwidth of 20.00."
+    ),
+    47: "Test was aborted early due to user signal",
+    52: "GPU 1 Found 4 faulty memory elements on GPU 1 Run a field diagnostic on the GPU.",
+    57: (
+        "CUDA APIs have indicated that a double-bit ECC error has occured on GPU 3. Run a field"
+        " diagnostic on the GPU."
+    ),
+    80: (
+        "GPU 3 had uncorrectable memory errors and row remapping failed. Run a field diagnostic on"
+        " the GPU."
+    ),
+    85: "GPU 5 had memory errors and row remappings are pending",
+}
+
+
+def test_the_words_of_an_error_lead_where_its_number_does() -> None:
+    for number, text in PRINTED.items():
+        found = meanings().find_by_text(text)
+        meant = meanings().find_meaning(Message(text, number))
+        assert found is not None, text
+        assert found.code in (f"dcgm/{number}", meant.code), text
+
+
+ACTIONS = {
+    Remedy.NONE: Action.NONE,
+    Remedy.RETRY: Action.NONE,
+    Remedy.MONITOR: Action.OBSERVE,
+    Remedy.FIX_CONFIG: Action.INSPECT,
+    Remedy.EXCLUSIVE_RERUN: Action.OBSERVE,
+    Remedy.INVESTIGATE: Action.INSPECT,
+    Remedy.RESET_GPU: Action.RESET_DEVICE,
+    Remedy.REBOOT: Action.REBOOT_NODE,
+    Remedy.REPLACE: Action.REPLACE_NODE,
+}
+NUMBERED = [rule for rule in ENTRIES if rule.code.partition("/")[2].isdecimal()]
+
+
+def test_the_action_of_an_error_is_that_of_its_remedy() -> None:
+    """What must be confirmed requires an inspection first, and its remedy when it was found
+    twice.
+    """
+    assert len(NUMBERED) > 130
+    for rule in NUMBERED:
+        assert rule.diagnostic is not None
+        remedy, confirm = rule.diagnostic.remedy, rule.diagnostic.confirm
+        drastic = ACTIONS[remedy].makes_unfit
+        first, then = (rule.apply_to({"confirmed": one}).action for one in (False, True))
+        assert first is (Action.INSPECT if confirm and drastic else ACTIONS[remedy]), rule.code
+        if rule.fault_class is FaultClass.FABRIC and remedy is Remedy.REPLACE:
+            assert then in (Action.RESET_DEVICE, Action.REBOOT_NODE), rule.code  # which end is it?
+        elif drastic or not confirm:
+            assert then is ACTIONS[remedy], rule.code
+        else:
+            assert then.rank >= first.rank and not then.makes_unfit, rule.code
+
+
+def test_the_other_profile_goes_by_the_severity() -> None:
+    """Severity 2 is a replacement there (a reboot, where hardware is not the cause) and 6 a reboot;
+    nothing requires less than in the default profile.
+    """
+    for code in [*(rule.code for rule in NUMBERED), "dcgm/999"]:
+        there = catalogue("hyperpod").find_rule(code)
+        isolate = (
+            Action.REPLACE_NODE if there.fault_class.may_require_replacement else Action.REBOOT_NODE
+        )
+        for severity in range(1, 7):
+            fields = {"severity": severity, "confirmed": False}
+            here = catalogue().find_rule(code).apply_to(fields).action
+            least = {2: isolate, 6: Action.REBOOT_NODE}.get(severity, Action.NONE)
+            action = there.apply_to(fields).action
+            assert action.rank >= max(least.rank, here.rank), (code, severity)
 
 
 def test_the_tables_hold_what_is_read_from_them() -> None:

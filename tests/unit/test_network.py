@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -1014,53 +1013,6 @@ def test_a_device_in_another_network_namespace_is_not_gone(
     assert readings.missing["rdma_missing"] == "mlx5_3 is not visible in this network namespace"
     tree.remove("bus/auxiliary/devices/mlx5_core.rdma.3")
     assert [event.code for event in node.rounds(8)] == ["network/missing"]
-
-
-# --- the reference's own trees
-
-
-class Quiet(NetworkTree):
-    """A tree that somebody else has built."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.rdma, self.still = root, {}, set()
-
-
-EFA_BUILD: dict[str, object] = {"instance": "none", "efa": 16}
-IB_BUILD: dict[str, object] = {"instance": "none", "mlx5": 8}
-ROCE_BUILD: dict[str, object] = {**IB_BUILD, "roce": True}
-_EFA_3, _MLX5_3 = "nic/0000:70:00.0", "nic/0000:5d:00.0"
-REFERENCE: list[tuple[dict[str, object], str, set[tuple[str, str]]]] = [
-    (EFA_BUILD, "rdma_gone:rdmap112s0", {("network/missing", _EFA_3)}),
-    (EFA_BUILD, "efa_stuck:rdmap112s0", {("efa/not_answering", _EFA_3)}),
-    (EFA_BUILD, "rdma_counter:rdmap112s0:rx_drops:10000", {("efa/drops", _EFA_3)}),
-    (EFA_BUILD, "rdma_counter:rdmap112s0:no_completion_cmds", {("efa/not_answering", _EFA_3)}),
-    (EFA_BUILD, "link:70-00:4", set()),  # that is PCI's to tell
-    (IB_BUILD, "rdma_gone:mlx5_3", {("network/missing", _MLX5_3)}),
-    (IB_BUILD, "ib_down:mlx5_3", {("ib/port_down", _MLX5_3), ("ib/port_failed", _MLX5_3)}),
-    (IB_BUILD, "ib_init:mlx5_3", {("ib/port_waiting", _MLX5_3), ("ib/no_subnet_manager", _MLX5_3)}),
-    (IB_BUILD, "ib_flap:mlx5_3:3", {("ib/flapping", _MLX5_3)}),
-    (IB_BUILD, "rdma_counter:mlx5_3:local_link_integrity_errors", {("ib/link_errors", _MLX5_3)}),
-    (ROCE_BUILD, "ib_down:mlx5_3", {("ib/port_down", _MLX5_3), ("ib/port_failed", _MLX5_3)}),
-    (ROCE_BUILD, "ib_flap:mlx5_3:3", {("ib/flapping", _MLX5_3)}),
-]
-
-
-def test_the_faults_of_the_reference(
-    tmp_path: Path, generator: ModuleType, make_node: MakeNode
-) -> None:
-    wrong = []
-    for number, (build, fault, expected) in enumerate(REFERENCE):
-        root = tmp_path / str(number)
-        built = generator.build(root, **build)
-        node = make_node(Quiet(root))
-        before = node.rounds(4)
-        well = node.looking.last.state is SourceState.OK
-        generator.apply_fault(built, fault)
-        found = node.told(15)
-        if before or not well or found != expected:
-            wrong.append((build, fault, before, well, found))
-    assert wrong == []
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["seen up before", "from the start"])

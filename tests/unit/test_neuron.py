@@ -301,6 +301,18 @@ def test_a_reset_is_no_error_and_no_repair(tree: NeuronTree) -> None:
         ]
 
 
+def test_a_reset_that_does_not_end_is_told(
+    tree: NeuronTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with watching(tree) as node:
+        node.look()
+        tree.reset(3, 0)
+        for ahead, expected in ((0.0, set()), (290.0, set()), (301.0, {"neuron/reset_lasts"})):
+            monkeypatch.setattr(polled_module, "time", Ahead(ahead))
+            assert told(node.look()) == {(code, f"neuron/{TRN2[3]}") for code in expected}
+        assert node.last.state is SourceState.OK  # it was well before
+
+
 def test_whoever_may_not_read_reset_sees_it_by_the_firmware(tree: NeuronTree) -> None:
     """The file is root's alone; the service is an ordinary user. Here it is a folder, which root
     cannot read either.

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.builders import LABELS, LINES, ROOT, labelled, reference
+from tests.unit.builders import LABELS, LINES, ROOT, labelled
 from tests.waiting import WAIT_S
 from vitald.cli import run_command
 
@@ -85,10 +85,6 @@ def check_labels(entries: Sequence[Json]) -> None:
 
 def test_the_corpus_as_one_log() -> None:
     check_labels(labelled(LINES))
-
-
-def test_the_reference_as_one_log() -> None:
-    check_labels(labelled(reference("kernel-lines.dev.jsonl")))
 
 
 def verdict_of(*lines: str) -> Json:
