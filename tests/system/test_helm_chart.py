@@ -536,8 +536,8 @@ def test_the_policy_lets_the_publisher_write_all_sets_with_another_prefix(
         demand_helm(plane, "upgrade", *install, stdin=yaml.safe_dump({"publisher": PUBLISHER}))
         with Publisher(made, daemon, cluster_node, token=token):
             until(lambda: cluster_node.read_status() == "False", "the condition")
-            # While the API server has the former policy, a part is refused, and tried again after a
-            # minute.
+            # Until the API server has the new policy, parts are written one by one, and those that
+            # it refuses are tried again after a minute.
             until(
                 lambda: {one.partition("/")[0] for one in cluster_node.conditions} == {"vitald.io"},
                 "the former conditions to go",
