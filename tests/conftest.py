@@ -28,10 +28,6 @@ settings.load_profile("gate")
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     Node.warm = True
-    # Where no test says otherwise: this machine's own vitald may have told its Slurm something.
-    os.environ["VITALD_SLURM_RECORD"] = str(
-        Path(tempfile.gettempdir()) / "vitald-tests-slurm-reason"
-    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -164,6 +164,11 @@ class SlurmSettings:
         read_nonempty_text,
         "Prefix of the reason of nodes that vitald drains: it resumes only nodes with it.",
     )
+    record: Path = setting(
+        Path("/var/lib/vitald-recover/slurm-reason"),
+        read_path,
+        "Where these reasons are recorded. A node whose reason is not recorded here is somebody's.",
+    )
     hyperpod: bool = setting(
         False,
         read_flag,

@@ -20,7 +20,6 @@ from tests.booted.machine import Machine
 from tests.booted.package import version_of
 from tests.booted.service import BELIEVING, SOCKET, UNITS, Json, Service, fresh_pci, xid
 from tests.waiting import WAIT_S, until
-from vitald.slurm.settings import REASONS_FILE
 
 MEMBER, STRANGER = "alice", "mallory"
 EXPOSURE = 1.5
@@ -553,13 +552,16 @@ def test_remove_and_purge(machine: Machine, service: Service) -> None:
     """A removed one leaves configuration and ledger, a purged one nothing: no process, file, unit
     or user.
     """
-    service.configure("# mine\n")
-    (machine.root / REASONS_FILE.relative_to("/")).write_text("vitald: node: a test\n")
+    mine = '# mine\n[slurm]\nrecord = "/var/lib/vitald-recover/our reasons"  # not the default\n'
+    service.configure(mine)
+    record = machine.root / "var/lib/vitald-recover/our reasons"
+    record.parent.mkdir(exist_ok=True)
+    record.write_text("vitald: node: a test\n")
     removed = machine.run("dpkg", "--remove", "vitald")
     assert "drained this node in Slurm for: vitald: node: a test\n" in removed.stderr
     assert machine.run("pgrep", "--full", "/opt/vitald", check=False).stdout == ""
     assert not (machine.root / "usr/bin/vitald").exists()
-    assert (machine.root / "etc/vitald/config.toml").read_text() == "# mine\n"
+    assert (machine.root / "etc/vitald/config.toml").read_text() == mine
     assert machine.run("test", "-s", "/var/lib/vitald/ledger.db").returncode == 0
     purge(machine)
     assert (

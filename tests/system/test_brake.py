@@ -24,7 +24,7 @@ from tests.system.lines import vouched, xid
 from tests.system.test_slurm import Slurm
 from tests.waiting import until
 from vitald.cli.recover import start_attempt
-from vitald.recovery import inputs, slurm_cluster
+from vitald.recovery import inputs
 from vitald.recovery.decision_log import read_records
 from vitald.recovery.request import FILE
 from vitald.slurm.scontrol import list_nodes
@@ -59,7 +59,10 @@ class Fleet:
         for name in names:
             own = folder / name
             own.mkdir()
-            text = f'{common}\n{recovery}\nnode = "{name}"\nstate = "{own}/state"\n{settings}\n'
+            text = (
+                f'{common}\n{recovery}\nnode = "{name}"\nstate = "{own}/state"\n{settings}\n'
+                f'[slurm]\nrecord = "{own}/slurm-reason"\n'
+            )
             (own / "config.toml").write_text(text)
         node.settings = (folder / names[0] / "config.toml").read_text()
         node.config.write_text(node.settings)
@@ -95,9 +98,8 @@ def disk() -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _as_root() -> None:
     require(os.geteuid() == 0, "root")
-    monkeypatch.setattr(slurm_cluster, "REASONS_FILE", tmp_path / "none/slurm-reason")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -819,7 +820,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
     slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
-    here = site(drain='"slurm"', more=f'node = "{HOST}"\n')
+    here = site(drain='"slurm"', more=f'node = "{HOST}"\n[slurm]\n{slurm.settings}\n')
     here.script("reboot", f"scontrol show node {HOST} | grep -o 'State=[A-Z+]*' >>{here.ran}")
     node = make_node(extra=here.settings)
     node.start()
@@ -853,19 +854,68 @@ def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
     assert here.done == ["reboot -f", "State=IDLE+DRAIN"]
 
 
+@pytest.mark.parametrize(
+    "ordered",
+    [
+        "update {node} state=drain reason='ticket 4711'",
+        "reboot nextstate=RESUME reason='kernel update' {host}",
+        # Of a node that vitald has drained.
+        "update {node} reason='{ours}; bob: RMA 4711, do not touch'",
+        "reboot ASAP {host}",
+    ],
+)
 @pytest.mark.core
-def test_what_somebody_else_holds_in_slurm_is_left_alone(
-    slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]
+def test_what_somebody_ordered_in_slurm_is_left_alone(
+    slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node], ordered: str
 ) -> None:
-    here = site(drain='"slurm"', more=f'node = "{HOST}"\n')
+    here = site(drain='"slurm"', more=f'node = "{HOST}"\n[slurm]\n{slurm.settings}\n')
     node = make_node(extra=here.settings)
     node.start()
-    slurm.update("state=drain", "reason=ticket 4711")
+    slurm.config.unlink(missing_ok=True)
+    slurm.config.symlink_to(node.config)
     try:
         node.write(vouched(xid(1)))
         request_of(node)
+        ours = f"vitald: {GPU}: GPU has fallen off the bus (xid/79): reboot the node"
+        if "ours" in ordered or "ASAP" in ordered:
+            slurm.by_hand("healthcheck")
+            assert slurm.known().reason == ours
+        order = ordered.format(node=f"nodename={HOST}", host=HOST, ours=ours)
+        slurm("scontrol", *shlex.split(order))
+        known = slurm.wait(
+            lambda known: not order.startswith("reboot") or "REBOOT_ISSUED" in known.states,
+            "the order",
+        )
         refused = recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])
+        assert slurm.known() == known
     finally:
-        slurm.update("state=resume")
+        slurm.clean()
     assert (refused["checks"], here.done) == (["node"], [])
-    assert "for: ticket 4711" in str(refused["why"])
+    assert "somebody else has the node in Slurm: " in str(refused["why"])
+    assert known.reason in str(refused["why"])
+
+
+@pytest.mark.core
+def test_a_drained_node_of_which_nothing_is_recorded_is_not_rebooted(
+    slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
+    """It may be edited. One setting names the record for Slurm's scripts and for recovery."""
+    here = site(drain='"slurm"', more=f'node = "{HOST}"\n[slurm]\n{slurm.settings}\n')
+    node = make_node(extra=here.settings)
+    node.start()
+    slurm.config.unlink(missing_ok=True)
+    slurm.config.symlink_to(node.config)
+    try:
+        node.write(vouched(xid(1)))
+        request_of(node)
+        slurm.by_hand("healthcheck")
+        record = slurm.record.read_text()
+        slurm.record.unlink()
+        refused = recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])
+        assert (refused["checks"], here.done) == (["node"], [])
+        assert f"not the one recorded in {slurm.record}" in str(refused["why"])
+        slurm.record.write_text(record)
+        assert recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])["outcome"] == "done"
+    finally:
+        slurm.clean()
+    assert here.done == ["reboot -f"]

@@ -59,6 +59,8 @@ Prolog={folder}/prolog
 Epilog={folder}/epilog
 HealthCheckProgram={folder}/healthcheck
 HealthCheckInterval=1
+RebootProgram=/bin/true
+ResumeTimeout=3600
 SlurmctldDebug=verbose
 SlurmdDebug=verbose
 """
@@ -79,6 +81,7 @@ class Slurm:
         self.config = folder / "config.toml"  # a link to that of the node that a test runs
         self.said = folder / "said"
         self.record = folder / "record/reason"
+        self.settings = f'record = "{self.record}"'  # under [slurm]
         self._healthy = folder / "health check wanted"
         self._processes: list[subprocess.Popen[bytes]] = []
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
@@ -95,7 +98,6 @@ class Slurm:
             only = f'[ -e "{self._healthy}" ] || exit 0\n' if name == "healthcheck" else ""
             where = (
                 f"VITALD={folder}/vitald VITALD_CONFIG={self.config} SLURM_CONF={folder}/slurm.conf"
-                f" VITALD_SLURM_RECORD={self.record}"
             )
             self._script(name, f"{only}export {where}\nexec {self.script(name)} 2>>{self.said}")
 
@@ -111,6 +113,16 @@ class Slurm:
     def start(self) -> None:
         self.start_controller()
         self._run("slurmd", "-D", "-c")
+        self.wait_idle()
+
+    def reboot(self) -> None:
+        """As after a boot: `-b`."""
+        slurmd = self._processes.pop()
+        slurmd.kill()
+        slurmd.wait()
+        self._run("slurmd", "-D", "-b")
+
+    def wait_idle(self) -> None:
         until(lambda: self.known().states == {"IDLE"}, "Slurm's node to be idle")
 
     def start_controller(self) -> None:
@@ -196,7 +208,6 @@ class Slurm:
         own |= {
             "VITALD": str(self.folder / "vitald"),
             "VITALD_CONFIG": str(self.config),
-            "VITALD_SLURM_RECORD": str(self.record),
         }
         return subprocess.run(
             [self.script(name)],
@@ -211,7 +222,7 @@ class Slurm:
         """`vitald slurm retire`, as a person calls it."""
         return subprocess.run(
             [self.folder / "vitald", "slurm", "retire", "--config", self.config],
-            env={**self.environment, "VITALD_SLURM_RECORD": str(self.record), **environment},
+            env={**self.environment, **environment},
             capture_output=True,
             text=True,
             timeout=WAIT_S,
@@ -224,10 +235,11 @@ class Slurm:
         if jobs:
             self("scancel", *jobs)
         until(lambda: not self("squeue", "--noheader"), "the jobs to end")
-        if self.known().held:
+        if self.known().states != {"IDLE"}:
+            self.update("state=down", "reason=ends what a test ordered")
             self.update("state=resume")
         self.update("comment=")
-        self.wait(lambda node: node.states == {"IDLE"}, "the node to be idle again")
+        self.wait_idle()
         self.config.unlink(missing_ok=True)
         self.record.unlink(missing_ok=True)
         self.said.write_text("")
@@ -261,7 +273,7 @@ def on(slurm: Slurm, make_node: Callable[..., Node]) -> Callable[..., Node]:
     """A running node that Slurm's scripts ask, with these settings under [slurm]."""
 
     def begin(settings: str = "", *, running: bool = True) -> Node:
-        node = make_node(extra=f"{REPLACE_FOR_64}[slurm]\n{settings}")
+        node = make_node(extra=f"{REPLACE_FOR_64}[slurm]\n{slurm.settings}\n{settings}")
         slurm.config.unlink(missing_ok=True)
         slurm.config.symlink_to(node.config)
         if running:
@@ -277,6 +289,12 @@ def jobs(node: Node, which: str) -> dict[str, Json]:
 
 def incident(node: Node) -> Json:
     return cast("list[Json]", node.status()["incidents"])[0]
+
+
+def clear_all(node: Node) -> None:
+    for finding in node.findings():
+        path = f"/v1/findings/{finding['id']}/clear"
+        assert node.request("POST", path, {"reason": "rebooted"})[0] == 200
 
 
 @pytest.mark.core
@@ -370,11 +388,7 @@ def test_the_health_check_drains_and_resumes_only_its_own(
         and worse.reason.endswith(": replace the node")
     )
 
-    for finding in node.findings():
-        assert (
-            node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0]
-            == 200
-        )
+    clear_all(node)
     assert slurm.wait(lambda known: known.states == {"IDLE"}, "the node to be resumed").reason == ""
     assert "resumed: healthy" in slurm.said.read_text()
 
@@ -391,13 +405,9 @@ def test_a_note_that_a_person_added_is_kept_and_the_node_is_theirs(
     assert slurm.known().reason == FALLEN
     slurm.update(f"reason={note}")
     assert "left alone" in slurm.by_hand("healthcheck").stderr  # unfit
-    for finding in node.findings():
-        assert (
-            node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0]
-            == 200
-        )
+    clear_all(node)
     assert slurm.retire().returncode == 0
-    assert "the node is theirs" in slurm.by_hand("healthcheck").stderr  # fit again
+    assert "not resumed: its reason is not the one recorded" in slurm.by_hand("healthcheck").stderr
     assert (slurm.known().held, slurm.known().reason) == (True, note)
     # They give it back: then it is ours to drain and to resume again.
     slurm.update("state=resume")
@@ -406,11 +416,7 @@ def test_a_note_that_a_person_added_is_kept_and_the_node_is_theirs(
     wait_for_pid(node, 2)
     slurm.by_hand("healthcheck")
     assert slurm.known().reason == FALLEN
-    for finding in node.findings():
-        assert (
-            node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0]
-            == 200
-        )
+    clear_all(node)
     slurm.by_hand("healthcheck")
     assert not slurm.known().held
 
@@ -555,11 +561,7 @@ def test_hyperpod_gets_its_words(
     assert f"update_node: node {HOST} reason set to: {action}\n" in log
     assert f"update_node: node {HOST} state set to FAILING\n" in log  # a job was about to begin
 
-    for finding in node.findings():
-        assert (
-            node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0]
-            == 200
-        )
+    clear_all(node)
     slurm.by_hand("healthcheck")
     assert slurm.known() == known
 
@@ -606,6 +608,7 @@ def test_hyperpod_gets_no_more_nodes_than_the_brake_allows(
 def test_slurm_keeps_a_reason_as_we_put_it(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be put anew at every turn of the health check, or not be known as ours."""
     monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    settings = Settings(record=slurm.record)
     said = (
         'a "quoted" word',
         'it ends "so"',
@@ -623,11 +626,11 @@ def test_slurm_keeps_a_reason_as_we_put_it(slurm: Slurm, monkeypatch: pytest.Mon
             "rebootRequired": True,
             "replacementRequired": False,
         }
-        made = format_reason(Settings(), verdict)
+        made = format_reason(settings, verdict)
         for _ in range(2):
             known = read_node_state(HOST, 5.0)
             assert isinstance(known, SlurmNode)
-            drain_node(Settings(), verdict, HOST, known, 5.0)
+            drain_node(settings, verdict, HOST, known, 5.0)
         assert slurm.known().reason == made, reason
         assert (slurm.folder / "slurmctld.log").read_text().count(
             f"reason set to: {made}\n"
@@ -661,7 +664,7 @@ def test_a_slurm_that_does_not_answer_holds_up_nothing(
     environment = {}
     if where == "scontrol hangs":
         program = tmp_path / "scontrol"
-        program.write_text("#!/bin/sh\ntrap '' TERM\nsleep 3600\n")
+        program.write_text("#!/bin/sh\ntrap '' TERM\nexec sleep 3600\n")
         program.chmod(0o755)
         environment["PATH"] = f"{tmp_path}:/usr/bin:/bin"
     else:
@@ -680,39 +683,106 @@ def test_a_slurm_that_does_not_answer_holds_up_nothing(
     assert not slurm.known().held
 
 
-def test_a_node_in_a_reservation_for_maintenance(slurm: Slurm, on: Callable[..., Node]) -> None:
-    """Drained and resumed as any; the reservation stays."""
+REBOOTS = (
+    (),
+    ("nextstate=RESUME", "reason=kernel update"),
+    ("ASAP",),
+    ("ASAP", "nextstate=DOWN", "reason=bob: new firmware"),
+)
+
+
+def order_reboot(slurm: Slurm, how: tuple[str, ...]) -> SlurmNode:
+    """`scontrol reboot`: its node, busy, or rebooting if it was idle."""
+    slurm("scontrol", "reboot", *how, HOST)
+    busy = bool(slurm("squeue", "--noheader"))
+    flag = "REBOOT_REQUESTED" if busy else "REBOOT_ISSUED"
+    return slurm.wait(lambda known: flag in known.states, "the reboot")
+
+
+@pytest.mark.parametrize("busy", [True, False])
+@pytest.mark.parametrize("how", REBOOTS)
+@pytest.mark.core
+def test_a_reboot_that_a_person_ordered_stays_ordered(
+    slurm: Slurm, on: Callable[..., Node], how: tuple[str, ...], busy: bool
+) -> None:
+    """Of a node in service: unfit, it is not drained over; fit again, it is not resumed."""
     node = on()
-    slurm(
-        "scontrol",
-        "create",
-        "reservation",
-        "reservationname=m",
-        "starttime=now",
-        "duration=10",
-        "flags=maint",
-        "user=root",
+    if busy:
+        slurm.submit("sleep 1000")
+        until(lambda: jobs(node, "running"), "the job to pass its prolog")
+    ordered = order_reboot(slurm, how)
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    assert "left alone: it is " in slurm.by_hand("healthcheck").stderr
+    assert slurm.by_hand("prolog", SLURM_JOB_ID="7").returncode == 1
+    assert slurm.known() == ordered
+    clear_all(node)
+    assert slurm.by_hand("healthcheck").returncode == 0
+    assert slurm.retire().returncode == 0
+    assert slurm.known() == ordered
+
+
+@pytest.mark.parametrize("busy", [True, False])
+@pytest.mark.parametrize("how", REBOOTS)
+@pytest.mark.core
+def test_a_reboot_of_a_node_that_vitald_drained(
+    slurm: Slurm, on: Callable[..., Node], how: tuple[str, ...], busy: bool
+) -> None:
+    """Fit again, it is not resumed before the reboot, which that would cancel. After the reboot it
+    is where the person wanted it.
+    """
+    node = on()
+    if busy:
+        slurm.submit("sleep 1000")
+        until(lambda: jobs(node, "running"), "the job to pass its prolog")
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    slurm.by_hand("healthcheck")
+    assert slurm.known().reason == FALLEN
+    ordered = order_reboot(slurm, how)
+    clear_all(node)
+    ours = not any(word.startswith("reason=") for word in how)
+    assert ("not resumed: it is " in slurm.by_hand("healthcheck").stderr) is ours
+    assert slurm.retire().returncode == (EX_UNAVAILABLE if ours else 0)
+    assert slurm.known() == ordered
+    if busy:
+        slurm("scancel", "--state=running")
+        slurm.wait(lambda known: "REBOOT_ISSUED" in known.states, "the reboot")
+    slurm.reboot()
+    after = slurm.wait(lambda known: "REBOOT_ISSUED" not in known.states, "the boot")
+    assert after.states >= ({"DOWN"} if "nextstate=DOWN" in how else {"IDLE"})
+    slurm.by_hand("healthcheck")
+    assert slurm.known().held is ("nextstate=DOWN" in how)
+
+
+def test_a_node_in_a_reservation_for_maintenance(slurm: Slurm, on: Callable[..., Node]) -> None:
+    """Is left alone while that lasts, whoever drained it."""
+    node = on()
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    reservation = (
+        *("reservationname=m", "starttime=now", "duration=10", "flags=maint", "user=root"),
         f"nodes={HOST}",
     )
+    slurm("scontrol", "create", "reservation", *reservation)
     try:
         slurm.wait(lambda known: "MAINTENANCE" in known.states, "the reservation")
-        node.write(xid(1))
-        wait_for_pid(node, 1)
-        slurm.by_hand("healthcheck")
-        known = slurm.known()
-        assert known.states >= {"MAINTENANCE", "DRAIN"} and known.reason == FALLEN
-        for finding in node.findings():
-            assert (
-                node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[
-                    0
-                ]
-                == 200
-            )
-        slurm.by_hand("healthcheck")
-        states = slurm.known().states
-        assert "DRAIN" not in states and "MAINTENANCE" in states
+        assert "left alone: it is IDLE+MAINTENANCE" in slurm.by_hand("healthcheck").stderr
+        assert not slurm.known().held
     finally:
         slurm("scontrol", "delete", "reservation=m")
+    slurm.by_hand("healthcheck")
+    assert slurm.known().reason == FALLEN
+    slurm("scontrol", "create", "reservation", *reservation)
+    try:
+        slurm.wait(lambda known: "MAINTENANCE" in known.states, "the reservation")
+        clear_all(node)
+        assert "not resumed: it is DRAIN+IDLE+MAINT" in slurm.by_hand("healthcheck").stderr
+        assert slurm.known().reason == FALLEN
+    finally:
+        slurm("scontrol", "delete", "reservation=m")
+    slurm.by_hand("healthcheck")
+    assert not slurm.known().held
 
 
 def test_a_node_that_is_down_is_left_alone(slurm: Slurm, on: Callable[..., Node]) -> None:

@@ -62,6 +62,7 @@ def on(
     def begin(settings: str = "", dcgm: str = 'level_2 = "off"') -> Node:
         extra = f"""
 [slurm]
+{slurm.settings}
 {settings}
 [diagnostics]
 idle = "1s"

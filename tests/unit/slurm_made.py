@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vitald.slurm import scontrol
+from vitald.slurm.scontrol import SlurmNode
 
 
 def verdict(
@@ -19,6 +20,13 @@ def verdict(
         "replacementConfirmed": False,
     }
     return {"status": status, "reasons": [reason], **flags, "simulated": False, **more}
+
+
+def show_node(node: SlurmNode) -> str:
+    """A node as scontrol shows it."""
+    reason = f"   Reason={node.reason} [root@2026-11-21T21:12:13]\n" if node.reason else ""
+    comment = f"   Comment={node.comment}\n" if node.comment else ""
+    return f"NodeName=gpu01 CPUs=2\n   State={'+'.join(sorted(node.states))} \n{comment}{reason}"
 
 
 def record_scontrol(

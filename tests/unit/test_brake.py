@@ -12,7 +12,7 @@ import pytest
 
 from vitald.config import Config
 from vitald.config_sections import Limit, Method, Recovery
-from vitald.recovery import brake, slurm_cluster
+from vitald.recovery import brake
 from vitald.recovery.brake import GateProgram, Leases, NodeCount, create_brake
 from vitald.recovery.kubernetes import Kubernetes
 from vitald.recovery.scheduler import ActionContext, Pool
@@ -21,11 +21,6 @@ from vitald.slurm import scontrol
 from vitald.timestamps import format_rfc3339
 
 CONTEXT = ActionContext(action="reboot", request_id="r" * 8, verdict={}, boot_id="boot-b")
-
-
-@pytest.fixture(autouse=True)
-def _no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_cluster, "REASONS_FILE", tmp_path / "slurm-reason")
 
 
 def config(**changes: Any) -> Config:

@@ -105,6 +105,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("slurm", "budget"): ('"3s"', 3.0),
     ("slurm", "level_2_after_failure"): ("false", False),
     ("slurm", "reason"): ('"health"', "health"),
+    ("slurm", "record"): ('"/x/reason"', Path("/x/reason")),
     ("slurm", "hyperpod"): ("true", True),
     ("recovery", "mode"): ('"automatic"', "automatic"),
     ("recovery", "after"): ('"10m"', 600.0),

@@ -19,9 +19,9 @@ import pytest
 from tests.conftest import require
 from tests.control_plane.build import find_built_programs
 from vitald.config import Config, Paths
-from vitald.config_sections import Method, Recovery
+from vitald.config_sections import Method, Recovery, SlurmSettings
 from vitald.publish_sections import KubernetesSettings
-from vitald.recovery import cluster, slurm_cluster
+from vitald.recovery import cluster
 from vitald.recovery.cluster import NoScheduler, Program
 from vitald.recovery.decision import SchedulerState
 from vitald.recovery.kubernetes import Kubernetes
@@ -36,12 +36,6 @@ CONTEXT = ActionContext(
     boot_id="boot-b",
 )
 OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
-
-
-@pytest.fixture(autouse=True)
-def _no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this machine's own vitald told its Slurm last is not ours."""
-    monkeypatch.setattr(slurm_cluster, "REASONS_FILE", tmp_path / "slurm-reason")
 
 
 def config(**changes: Any) -> Config:
@@ -96,46 +90,37 @@ def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
             "IDLE DRAIN",
             "ticket 4711",
             SchedulerState(
-                held="somebody else holds the node in Slurm: it is DRAIN+IDLE, for: ticket 4711"
-            ),
-        ),
-        (
-            "IDLE DRAIN",
-            "",
-            SchedulerState(
-                held="somebody else holds the node in Slurm: it is DRAIN+IDLE, for: no reason given"
-            ),
-        ),
-        (
-            "DOWN",
-            "Action:Reboot",
-            SchedulerState(
-                held="somebody else holds the node in Slurm: it is DOWN, for: Action:Reboot"
+                held="somebody else has the node in Slurm: it is DRAIN+IDLE already, for: ticket 4711"
             ),
         ),
         (
             "IDLE MAINTENANCE",
             "",
-            SchedulerState(held="in Slurm the node is IDLE+MAINTENANCE: somebody is at work on it"),
+            SchedulerState(
+                held="somebody else has the node in Slurm: it is IDLE+MAINTENANCE, for: no reason"
+                " given"
+            ),
         ),
         (
             "IDLE DRAIN REBOOT_ISSUED",
             OURS,
             SchedulerState(
-                drained=True,
-                held="in Slurm the node is DRAIN+IDLE+REBOOT_ISSUED: somebody is at work on it",
+                held="somebody else has the node in Slurm: it is DRAIN+IDLE+REBOOT_ISSUED, for:"
+                f" {OURS}"
             ),
         ),
     ],
 )
 def test_what_slurm_says_of_the_node(
-    monkeypatch: pytest.MonkeyPatch, states: str, reason: str, node: SchedulerState
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, states: str, reason: str, node: SchedulerState
 ) -> None:
     node_of_slurm = SlurmNode(frozenset(states.split()), reason)
     monkeypatch.setattr(
         "vitald.slurm.scontrol.read_node_state", lambda name, seconds: node_of_slurm
     )
-    assert SlurmCluster(config()).read_state(CONTEXT) == node
+    (tmp_path / "record").write_text(f"{OURS}\n")
+    settings = replace(config(), slurm=SlurmSettings(record=tmp_path / "record"))
+    assert SlurmCluster(settings).read_state(CONTEXT) == node
 
 
 def test_a_slurm_that_does_not_answer_is_trouble(monkeypatch: pytest.MonkeyPatch) -> None:

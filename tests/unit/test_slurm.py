@@ -17,6 +17,7 @@ from tests.unit.test_imports import forbidden, loaded_by
 from tests.waiting import WAIT_S
 from vitald.cli.slurm import command, health
 from vitald.slurm import drain, scontrol
+from vitald.slurm.reasons import record_reasons
 from vitald.slurm.scontrol import SlurmNode
 from vitald.slurm.settings import Settings
 
@@ -211,8 +212,9 @@ def test_a_level_1_that_runs_already_is_waited_for(
 
 
 def test_what_was_drained_since_we_asked_is_not_resumed(
-    said: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    said: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    settings = Settings(record=tmp_path / "reason")
     monkeypatch.setattr(
         scontrol, "read_node_state", lambda *_: SlurmNode(frozenset({"IDLE", "DRAIN"}), OURS)
     )
@@ -222,7 +224,8 @@ def test_what_was_drained_since_we_asked_is_not_resumed(
         again: dict[str, object] = {"error": "late"} if then == "no answer" else verdict(then)
         Daemon(monkeypatch, {"/v1/status": [HEALTHY, again], "/v1/jobs": [{"running": []}]})
         daemon = command.DaemonClient(None, time.monotonic() + WAIT_S)
-        assert command.run_health_check(Settings(), daemon) == 0
+        record_reasons(settings, OURS)
+        assert command.run_health_check(settings, daemon) == 0
         resumed += [(then, words[2:]) for words in said]
     assert resumed == [("healthy", ["state=resume"]), ("degraded", ["state=resume"])]
 

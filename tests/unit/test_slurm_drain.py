@@ -8,13 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.slurm_made import record_scontrol, verdict
+from tests.unit.slurm_made import record_scontrol, show_node, verdict
 from tests.waiting import WAIT_S
 from vitald.slurm import scontrol
-from vitald.slurm.drain import choose_hyperpod_action, drain_node
-from vitald.slurm.reasons import format_reason, is_our_reason
+from vitald.slurm.drain import choose_hyperpod_action, drain_node, resume_node
+from vitald.slurm.owner import Owner, find_owner
+from vitald.slurm.reasons import format_reason, record_reasons
 from vitald.slurm.scontrol import SlurmNode
 from vitald.slurm.settings import Settings
+
+DRAINED = frozenset({"IDLE", "DRAIN"})
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(record=tmp_path / "new folder" / "reason")
 
 
 @pytest.fixture
@@ -23,136 +31,125 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return record_scontrol(monkeypatch)
 
 
-def withdrawn(
-    said: list[list[str]],
-    known: SlurmNode,
-    settings: Settings | None = None,
-    about: dict[str, object] | None = None,
-) -> list[list[str]]:
-    drain_node(settings or Settings(), about or verdict(), "gpu01", known, 1.0)
+def withdrawn(said: list[list[str]], known: SlurmNode, settings: Settings) -> list[list[str]]:
+    drain_node(settings, verdict(), "gpu01", known, 1.0)
     assert all(words[:2] == ["update", "nodename=gpu01"] for words in said)
     return [words[2:] for words in said]
 
 
-def test_what_is_left_alone(said: list[list[str]]) -> None:
-    drained = frozenset({"IDLE", "DRAIN"})
+def test_what_is_left_alone(said: list[list[str]], settings: Settings) -> None:
+    ours = format_reason(settings, verdict())
+    record_reasons(settings, ours)
     nodes = [
-        SlurmNode(drained, "ticket 4711"),
-        SlurmNode(drained, "vitald is suspected"),
-        SlurmNode(drained, ""),
-        SlurmNode(frozenset({"DOWN"}), "Not responding"),
-        SlurmNode(frozenset({"IDLE", "FAIL"}), "Action:Reboot"),
+        SlurmNode(DRAINED, "ticket 4711"),
+        SlurmNode(frozenset({"MIXED", "REBOOT_REQUESTED"}), "kernel update"),
         SlurmNode(frozenset({"IDLE"}), "Action:Replace"),
-        SlurmNode(drained, format_reason(Settings(), verdict())),  # said already
+        SlurmNode(DRAINED, ours),  # drained for it already
     ]
-    assert [known for known in nodes if withdrawn(said, known)] == []
+    assert [known for known in nodes if withdrawn(said, known, settings)] == []
 
 
-def test_a_node_in_service_is_drained(said: list[list[str]]) -> None:
+def test_a_node_in_service_is_drained(said: list[list[str]], settings: Settings) -> None:
     for state, reason in (("IDLE", ""), ("MIXED", "an old reason")):
         said.clear()
-        assert withdrawn(said, SlurmNode(frozenset({state}), reason)) == [
+        assert withdrawn(said, SlurmNode(frozenset({state}), reason), settings) == [
             ["state=drain", "reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
         ]
 
 
-def test_a_reason_that_a_person_changed_is_theirs(said: list[list[str]], tmp_path: Path) -> None:
-    settings = Settings(reasons_file=tmp_path / "new folder" / "reason")
-    ours, held = format_reason(settings, verdict()), frozenset({"IDLE", "DRAIN"})
-    assert withdrawn(said, SlurmNode(frozenset({"IDLE"}), ""), settings) == [
-        ["state=drain", f"reason={ours}"]
-    ]
-    for note in (f"{ours}; bob: RMA 4711", "vitald: seen by bob, RMA 123", f"{ours} "):
-        assert not is_our_reason(settings, SlurmNode(held, note))
-        said.clear()
-        assert withdrawn(said, SlurmNode(held, note), settings) == []
-    said.clear()
-    worse = verdict(reason="gpu/0000:9b:00.0: worse (xid/64): replace the node")
-    drain_node(settings, worse, "gpu01", SlurmNode(held, ours), 1.0)
-    assert not is_our_reason(settings, SlurmNode(held, ours))
-    assert is_our_reason(settings, SlurmNode(held, format_reason(settings, worse)))
-
-
 def test_a_reason_that_slurm_did_not_take_leaves_the_former_one_ours(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    settings = Settings(reasons_file=tmp_path / "reason")
-    ours, held = format_reason(settings, verdict()), frozenset({"IDLE", "DRAIN"})
+    ours = format_reason(settings, verdict())
     record_scontrol(monkeypatch)
     drain_node(settings, verdict(), "gpu01", SlurmNode(frozenset({"IDLE"}), ""), 1.0)
     record_scontrol(monkeypatch, problem="slurmctld does not answer")
     worse = verdict(reason="gpu/0000:9b:00.0: worse (xid/64): replace the node")
-    drain_node(settings, worse, "gpu01", SlurmNode(held, ours), 1.0)
-    assert is_our_reason(settings, SlurmNode(held, ours))
+    drain_node(settings, worse, "gpu01", SlurmNode(DRAINED, ours), 1.0)
+    assert find_owner(settings, SlurmNode(DRAINED, ours)).owner is Owner.VITALD
 
 
-def test_where_nothing_was_recorded_the_prefix_decides(tmp_path: Path) -> None:
-    held = frozenset({"IDLE", "DRAIN"})
-    assert is_our_reason(
-        Settings(reasons_file=tmp_path / "nothing"), SlurmNode(held, "vitald: of an older vitald")
+def test_a_node_that_somebody_orders_to_reboot_meanwhile_is_not_resumed(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`state=resume` would cancel the reboot."""
+    ours = format_reason(settings, verdict())
+    record_reasons(settings, ours)
+    for flag, resumed in (("REBOOT_REQUESTED", False), ("IDLE", True)):
+        now = SlurmNode(DRAINED | {flag}, ours)
+        asked = record_scontrol(monkeypatch, show_node(now))
+        assert resume_node(settings, "gpu01", "healthy", WAIT_S) is resumed
+        changes = [["update", "nodename=gpu01", "state=resume"]] if resumed else []
+        assert asked == [["show", "node", "gpu01"], *changes]
+        assert settings.record.exists() is not resumed
+    assert (
+        "not resumed: it is DRAIN+IDLE+REBOOT_REQUESTED, for: vitald: " in capsys.readouterr().err
     )
-    (tmp_path / "record").mkdir()
-    assert is_our_reason(
-        Settings(reasons_file=tmp_path / "record"),
-        SlurmNode(held, "vitald: the record is a folder"),
-    )
-    assert not is_our_reason(Settings(), SlurmNode(held, "ticket 4711"))
 
 
-def test_our_own_reason_is_kept_up_to_date(said: list[list[str]]) -> None:
-    assert withdrawn(said, SlurmNode(frozenset({"IDLE", "DRAIN"}), "vitald: something milder")) == [
+def test_our_own_reason_is_kept_up_to_date(said: list[list[str]], settings: Settings) -> None:
+    record_reasons(settings, "vitald: something milder")
+    assert withdrawn(said, SlurmNode(DRAINED, "vitald: something milder"), settings) == [
         ["reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
     ]
 
 
-def test_hyperpod(said: list[list[str]]) -> None:
+def test_hyperpod(said: list[list[str]], settings: Settings) -> None:
     """In one call: nobody comes between."""
     words = ["comment=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
-    idle, drained = frozenset({"IDLE"}), frozenset({"IDLE", "DRAIN"})
+    idle = frozenset({"IDLE"})
     for known, comment in (
         (SlurmNode(idle, ""), True),
-        (SlurmNode(drained, "vitald: drained by the prolog", "vitald: older"), True),
+        (SlurmNode(DRAINED, "vitald: drained by the prolog", "vitald: older"), True),
         (SlurmNode(idle, "", "rack 7, ask Bob"), False),  # somebody's comment stays
     ):
+        record_reasons(settings, known.reason)
         said.clear()
-        assert withdrawn(said, known, Settings(hyperpod=True)) == [
+        assert withdrawn(said, known, settings._replace(hyperpod=True)) == [
             ["state=fail", "reason=Action:Reboot", *(words if comment else [])]
         ], known
 
 
 def test_the_brake_is_asked_before_hyperpod_gets_a_node(
-    said: list[list[str]], capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After the node was drained: those that ask at the same moment count it."""
-    settings, idle = Settings(hyperpod=True), frozenset({"IDLE"})
-    drained = ["state=drain", "reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
+    settings, idle = settings._replace(hyperpod=True), frozenset({"IDLE"})
+    ours = format_reason(settings, verdict())
+    drained = ["state=drain", f"reason={ours}"]
+    then = SlurmNode(DRAINED, ours)
 
-    def hand_over(known: SlurmNode, why: str) -> list[list[str]]:
-        said.clear()
-        asked = []
+    def hand_over(known: SlurmNode, refusal: str, then: SlurmNode = then) -> list[list[str]]:
+        """The changes of a node that is `then` once the brake has answered."""
+        record_reasons(settings, known.reason)
+        asked = record_scontrol(monkeypatch, show_node(then))
+        before = []
 
         def ask() -> str:
-            asked.append([words[2:] for words in said])
-            return why
+            before.append([words[2:] for words in asked])
+            return refusal
 
-        drain_node(settings, verdict(), "gpu01", known, 1.0, ask)
-        changed = {"": [drained], drained[1].removeprefix("reason="): []}
-        assert asked == [changed.get(known.reason, [drained[1:]])]
-        return [words[2:] for words in said]
+        drain_node(settings, verdict(), "gpu01", known, WAIT_S, ask)
+        changed = {"": [drained], ours: []}
+        assert before == [changed.get(known.reason, [drained[1:]])]
+        return [words[2:] for words in asked if words[0] == "update"]
 
     assert hand_over(SlurmNode(idle, ""), "20 other nodes") == [drained]
     assert "gpu01: not handed to HyperPod, only drained: 20 other nodes" in capsys.readouterr().err
-    held = SlurmNode(idle | {"DRAIN"}, drained[1].removeprefix("reason="))
+    held = SlurmNode(DRAINED, ours)
     assert hand_over(held, "20 other nodes") == []
     assert [words[:2] for words in hand_over(held, "")] == [["state=fail", "reason=Action:Reboot"]]
-    milder = SlurmNode(idle | {"DRAIN"}, "vitald: something milder")
+    milder = SlurmNode(DRAINED, "vitald: something milder")
     assert hand_over(milder, "20 other nodes") == [drained[1:]], "the reason is kept up to date"
-    [first, then] = hand_over(SlurmNode(idle, ""), "")
-    assert (first, then[:2]) == (drained, ["state=fail", "reason=Action:Reboot"])
+    [first, last] = hand_over(SlurmNode(idle, ""), "")
+    assert (first, last[:2]) == (drained, ["state=fail", "reason=Action:Reboot"])
+    ordered = SlurmNode(DRAINED | {"REBOOT_REQUESTED"}, ours)
+    assert hand_over(SlurmNode(idle, ""), "", ordered) == [drained]
+    assert "left alone: it is DRAIN+IDLE+REBOOT_REQUESTED" in capsys.readouterr().err
 
 
 def test_a_node_that_is_not_drained_is_not_handed_to_hyperpod(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Others that ask at the same moment would not see it."""
     asked: list[list[str]] = []
@@ -163,7 +160,7 @@ def test_a_node_that_is_not_drained_is_not_handed_to_hyperpod(
 
     monkeypatch.setattr(scontrol, "run_scontrol", run)
     idle = SlurmNode(frozenset({"IDLE"}), "")
-    drain_node(Settings(hyperpod=True), verdict(), "gpu01", idle, WAIT_S, lambda: "")
+    drain_node(settings._replace(hyperpod=True), verdict(), "gpu01", idle, WAIT_S, lambda: "")
     assert [words[2] for words in asked] == ["state=drain"]
     assert "not drained: Unable to contact" in capsys.readouterr().err
 

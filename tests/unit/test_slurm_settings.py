@@ -16,12 +16,12 @@ def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
     assert {
         name: getattr(Settings(), name)
         for name in Settings._fields
-        if name not in ("socket", "reasons_file", "config")
+        if name not in ("socket", "config")
     } == {name: getattr(own, name) for name, _ in config.settings_of("slurm").values()}
     path = tmp_path / "config.toml"
     path.write_text(
         '[slurm]\nunknown = "refuse"\nlevel_1_age = "12h"\nbudget = "500ms"\nlevel_2_after_failure'
-        f' = false\nreason = "NODE"\nhyperpod = true\n[paths]\nruntime = "{tmp_path}"\n'
+        f' = false\nreason = "NODE"\nrecord = "{tmp_path}/r"\nhyperpod = true\n[paths]\nruntime = "{tmp_path}"\n'
     )
     read, whole = read_settings(path), config.load(path)
     for name, _ in config.settings_of("slurm").values():
@@ -38,6 +38,7 @@ def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
         ('[slurm]\nunknown = "perhaps"\nhyperpod = true', "must be one of allow, refuse"),
         ('[slurm]\nbudget = "soon"\nhyperpod = true', "not a duration"),
         ("[slurm]\nhyperpod = true\nreason = 7", "expected a string"),
+        ("[slurm]\nhyperpod = true\nrecord = 'r'", "[slurm] record: expected an absolute path"),
         ("slurm = 3", ""),
     ],
 )

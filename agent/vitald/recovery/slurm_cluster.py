@@ -12,22 +12,12 @@ from vitald.config import Config
 from vitald.recovery.decision import SchedulerState
 from vitald.recovery.scheduler import ActionContext, Pool
 from vitald.slurm import scontrol
-from vitald.slurm.drain import ACTION, REPLACE, drain_node, resume_node
-from vitald.slurm.reasons import is_our_reason
-from vitald.slurm.settings import REASONS_FILE, Settings
+from vitald.slurm.drain import REPLACE, drain_node, resume_node
+from vitald.slurm.owner import ACTION, Owner, find_owner
+from vitald.slurm.settings import Settings
 
 _SCONTROL_TIMEOUT_S = 10.0
 _FREE_STATES, _BUSY_STATES = {"IDLE", "DOWN"}, {"ALLOCATED", "MIXED", "COMPLETING"}
-_OPERATOR_STATES = {
-    "MAINT",
-    "MAINTENANCE",
-    "REBOOT",
-    "REBOOT_ISSUED",
-    "REBOOT_REQUESTED",
-    "POWERING_DOWN",
-    "POWERED_DOWN",
-    "POWER_DOWN",
-}
 
 
 class SlurmCluster:
@@ -35,9 +25,7 @@ class SlurmCluster:
         self._node = config.recovery.node or socket.gethostname().partition(".")[0]
         self._hyperpod = config.slurm.hyperpod
         self._timeout_s = min(_SCONTROL_TIMEOUT_S, config.recovery.deadline_s)
-        # systemd creates the folder
-        reasons_file = REASONS_FILE if REASONS_FILE.parent.is_dir() else None
-        self._settings = Settings(reason=config.slurm.reason, reasons_file=reasons_file)
+        self._settings = Settings(reason=config.slurm.reason, record=config.slurm.record)
 
     def read_state(self, context: ActionContext) -> SchedulerState:  # noqa: ARG002
         known = scontrol.read_node_state(self._node, self._timeout_s)
@@ -46,20 +34,13 @@ class SlurmCluster:
         return self._interpret_state(known)
 
     def _interpret_state(self, known: scontrol.SlurmNode) -> SchedulerState:
-        state = "+".join(sorted(known.states))
-        ours = known.held and is_our_reason(self._settings, known)
-        others = sorted(known.states & _OPERATOR_STATES)
-        held = ""
-        if others:
-            held = f"in Slurm the node is {state}: somebody is at work on it"
-        elif known.held and not ours:
-            held = (
-                f"somebody else holds the node in Slurm: it is {state}, for:"
-                f" {known.reason or 'no reason given'}"
-            )
+        owner, theirs = find_owner(self._settings, known)
         free = bool(known.states & _FREE_STATES) and not known.states & _BUSY_STATES
+        state = "+".join(sorted(known.states))
         return SchedulerState(
-            drained=ours, held=held, busy="" if free else f"in Slurm the node is {state}"
+            drained=owner is Owner.VITALD,
+            held=f"somebody else has the node in Slurm: {theirs}" if theirs else "",
+            busy="" if free else f"in Slurm the node is {state}",
         )
 
     def drain_node(self, context: ActionContext) -> SchedulerState:
@@ -74,21 +55,15 @@ class SlurmCluster:
         known = scontrol.read_node_state(self._node, self._timeout_s)
         if isinstance(known, str):
             return known
-        by_prefix = known.reason.startswith(self._settings.prefix)
-        marked = known.reason == REPLACE if self._hyperpod else by_prefix
-        if known.held and marked:
+        ours = find_owner(self._settings, known).owner is Owner.VITALD
+        marked = known.held and known.reason == REPLACE if self._hyperpod else ours
+        if marked:
             return ""
         state = "+".join(sorted(known.states))
         return f"the node is not marked: {state}, {known.reason or 'no reason'}"
 
     def undo_drain(self, context: ActionContext) -> str:
-        known = scontrol.read_node_state(self._node, self._timeout_s)
-        if isinstance(known, str):
-            return known
-        if is_our_reason(self._settings, known):
-            resume_node(
-                self._settings, self._node, known.reason, "the brake refuses", self._timeout_s
-            )
+        resume_node(self._settings, self._node, "the brake refuses", self._timeout_s)
         after = self.read_state(context)
         return after.trouble or ("the node is still drained" if after.drained else "")
 

@@ -3,7 +3,8 @@ Querying Slurm, and draining and resuming a node: for Slurm's scripts and for ro
 
     settings   `[slurm]` of the configuration file, as the scripts read it
     scontrol   runs scontrol, and parses what it prints about nodes and jobs
-    reasons    the reason that a node is given, and whether its present reason is ours
+    reasons    the reason that a node is given, and the record of the last ones
+    owner      whose the node is: Slurm's, vitald's, or somebody else's
     drain      draining and resuming a node; HyperPod's actions
     slurmd     the environment that slurmd gives its scripts: node and job
     steps      the jobs that have a process on this node

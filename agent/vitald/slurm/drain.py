@@ -2,9 +2,9 @@
 Takes a node out of service in Slurm and resumes it: by draining it, or with a state and a reason on
 which SageMaker HyperPod acts.
 
-Owns     which nodes may be changed: never one that others took out of service, or on which HyperPod
-         acts.
-Refuses  verdicts, and waiting until the node is free.
+Owns     what is changed of a node, and in which order.
+Refuses  verdicts, waiting until the node is free, and a node that is not Slurm's or vitald's (by
+         agent/vitald/slurm/owner.py).
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from collections.abc import Callable
 from typing import cast
 
 from vitald.slurm import scontrol
+from vitald.slurm.owner import ACTION, Owner, find_owner, is_our_reason
 from vitald.slurm.reasons import (
     Verdict,
     forget_reasons,
     format_reason,
-    is_our_reason,
     record_reasons,
 )
 from vitald.slurm.report import report
 from vitald.slurm.scontrol import SlurmNode
 from vitald.slurm.settings import Settings
 
-ACTION = "Action:"  # HyperPod acts on a node whose reason begins so: it must not be changed then
 # Exactly these reasons: HyperPod ignores any other text.
 REBOOT, REPLACE = "Action:Reboot", "Action:Replace"
 
@@ -40,17 +39,10 @@ def drain_node(
 ) -> None:
     """Take a node out of service for the verdict's reason, within `seconds`, and report it.
 
-    `node`: its present state in Slurm. A node that others took out of service is left as it is.
+    `node`: its present state in Slurm. A node that is others' is left as it is.
     `ask_brake`: why the node may not be handed to HyperPod now; empty if it may.
     """
-    ours = is_our_reason(settings, node)
-    if node.reason.startswith(ACTION):
-        report(f"{name}: left alone: {node.reason} is under way")
-        return
-    if node.held and not ours:
-        state = "+".join(sorted(node.states))
-        why = node.reason or "no reason given"
-        report(f"{name}: left alone: it is {state} already, for: {why}")
+    if _leave_to_others(settings, name, node):
         return
     end = time.monotonic() + seconds
     reason = format_reason(settings, verdict)
@@ -63,44 +55,64 @@ def drain_node(
             action = "" if problem else action
     if not action:
         return
-    refusal = ask_brake() if ask_brake is not None else ""
-    if refusal:
-        report(f"{name}: not handed to HyperPod, only drained: {refusal}")
-        return
+    if ask_brake is not None:
+        refusal = ask_brake()
+        known = scontrol.read_node_state(name, end - time.monotonic())
+        if refusal or isinstance(known, str):
+            report(f"{name}: not handed to HyperPod, only drained: {refusal or known}")
+            return
+        node = known  # the brake may have taken long
+        if _leave_to_others(settings, name, node):
+            return
     own_comment = not node.comment or node.comment.startswith(settings.prefix)
     _fail_node(name, action, reason, end - time.monotonic(), comment=own_comment)
 
 
-def resume_node(settings: Settings, name: str, reason: str, why: str, seconds: float) -> bool:
-    """Resume a node that we drained for `reason`, and report it. `why`: it may be resumed. Whether
-    it was.
+def resume_node(settings: Settings, name: str, why: str, seconds: float) -> bool:
+    """Resume a node if it is vitald's now, and report it. `why`: it may be resumed. Whether it was.
+
+    Reads its state once more: `state=resume` also cancels a reboot that somebody has just ordered.
     """
-    problem = scontrol.update_node(name, ["state=resume"], seconds)
+    end = time.monotonic() + seconds
+    node = scontrol.read_node_state(name, seconds)
+    if isinstance(node, str):
+        report(f"{name}: not resumed: {node}")
+        return False
+    owner, theirs = find_owner(settings, node)
+    if owner is not Owner.VITALD:
+        report(f"{name}: not resumed: {theirs or 'it is in service'}")
+        return False
+    problem = scontrol.update_node(name, ["state=resume"], end - time.monotonic())
     if problem:
         report(f"{name}: not resumed: {problem}")
         return False
-    report(f"{name}: resumed: {why}; it was drained for: {reason}")
+    report(f"{name}: resumed: {why}; it was drained for: {node.reason}")
     forget_reasons(settings)
     return True
 
 
 def retire_node(settings: Settings, name: str, node: SlurmNode, seconds: float) -> bool:
     """Resume a node that we drained, fit or not, and remove our comment. Whether it is not drained
-    by us any more. A node that others took out of service, or whose reason they changed, is theirs.
+    by us any more: of a node that is others', their reason, and the record of ours, are kept.
     """
-    if node.reason.startswith(ACTION):
-        report(f"{name}: left alone: {node.reason} is under way")
-        return False
     remove_comment(settings, name, node, seconds)
-    if node.held and is_our_reason(settings, node):
-        return resume_node(settings, name, node.reason, "vitald retires", seconds)
-    why = ""
-    if node.held:  # the record is kept: it says that the reason is not ours
-        why = f", for: {node.reason or 'no reason given'}"
-    else:
+    owner, theirs = find_owner(settings, node)
+    if owner is Owner.VITALD:
+        return resume_node(settings, name, "vitald retires", seconds)
+    if owner is Owner.SLURM:
         forget_reasons(settings)
-    report(f"{name}: not drained by vitald: {'+'.join(sorted(node.states))}{why}")
-    return True
+        report(f"{name}: not drained by vitald: {'+'.join(sorted(node.states))}")
+        return True
+    report(f"{name}: left alone: {theirs}")
+    return not (node.reason.startswith(ACTION) or is_our_reason(settings, node.reason))
+
+
+def _leave_to_others(settings: Settings, name: str, node: SlurmNode) -> bool:
+    """Report a node that is others'. Whether it is."""
+    owner, theirs = find_owner(settings, node)
+    if owner is Owner.OTHERS:
+        report(f"{name}: left alone: {theirs}")
+    return owner is Owner.OTHERS
 
 
 def remove_comment(settings: Settings, name: str, node: SlurmNode, seconds: float) -> None:

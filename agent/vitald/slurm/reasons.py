@@ -1,10 +1,10 @@
 """
-A node's reason in Slurm: the one that we give it, and whether its present reason is ours.
+The reason that we give a node in Slurm, and the record of the last ones.
 
 A person may add a note to our reason, or write another one after our prefix; from then on the node
 is theirs. To notice that, the last reasons that we gave are recorded in a file.
 
-Owns     the text of a reason, and the record of the last ones.
+Owns     the text of a reason, and the file.
 Refuses  changing a node.
 """
 
@@ -17,7 +17,6 @@ from contextlib import suppress
 from typing import cast
 
 from vitald.slurm.report import report
-from vitald.slurm.scontrol import SlurmNode
 from vitald.slurm.settings import Settings
 
 Verdict = Mapping[str, object]  # the daemon's answer to /v1/status
@@ -38,46 +37,30 @@ def format_reason(settings: Settings, verdict: Verdict) -> str:
     return reason[:_MAX_REASON].rstrip(' "')  # scontrol takes a final quote for its own
 
 
-def is_our_reason(settings: Settings, node: SlurmNode) -> bool:
-    """Whether a node's reason is one that we gave it, unchanged.
-
-    If no reason is recorded, as after the boot of a diskless node, the prefix decides.
-    """
-    if not node.reason.startswith(settings.prefix):
-        return False
-    recorded = _read_recorded(settings)
-    return not recorded or node.reason in recorded
-
-
 def record_reasons(settings: Settings, *reasons: str) -> None:
     """Record the reasons of ours that the node may have now, instead of those recorded before."""
-    path = settings.reasons_file
-    if path is None:
-        return
+    path = settings.record
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         new = path.with_suffix(f".{os.getpid()}")
         new.write_text("".join(f"{reason}\n" for reason in reasons if reason), encoding="utf-8")
         new.replace(path)
     except OSError as error:
-        lost = "so a note that somebody adds to our reason will not be noticed"
-        report(f"{path}: not kept, {lost}: {error}")
+        lost = "so this node will count as drained by somebody else"
+        report(f"{path}: not written, {lost}: {error}")
 
 
 def forget_reasons(settings: Settings) -> None:
-    if settings.reasons_file is not None:
-        with suppress(OSError):
-            settings.reasons_file.unlink(missing_ok=True)
+    with suppress(OSError):
+        settings.record.unlink(missing_ok=True)
 
 
-def _read_recorded(settings: Settings) -> list[str]:
-    path = settings.reasons_file
-    if path is None:
-        return []
+def read_recorded_reasons(settings: Settings) -> list[str]:
+    """The reasons that we gave the node last; none if there is no record that can be read."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return settings.record.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        report(f"{path}: not read, going by the prefix: {error}")
+        report(f"{settings.record}: not read, so no reason counts as ours: {error}")
         return []

@@ -17,20 +17,18 @@ from vitald.slurm.report import report
 
 T = TypeVar("T")
 
-REASONS_FILE = Path("/var/lib/vitald-recover/slurm-reason")  # only root can write to the folder
-
 
 class Settings(NamedTuple):
-    """Settings of `[slurm]`, where the daemon listens, and where our reasons are recorded."""
+    """Settings of `[slurm]`, and where the daemon listens."""
 
     unknown: str = "allow"
     level_1_age_s: float = 0.0  # 0: no diagnostic before a job
     budget_s: float = 2.0
     level_2_after_failure: bool = True
     reason: str = "vitald"
+    record: Path = Path("/var/lib/vitald-recover/slurm-reason")
     hyperpod: bool = False
     socket: Path | None = None
-    reasons_file: Path | None = None  # None: nothing is recorded, and the prefix alone decides
     config: Path = Path("/etc/vitald/config.toml")  # the file, whose [recovery] has the brake
 
     @property
@@ -68,6 +66,7 @@ def read_settings(path: Path) -> Settings:
         budget_s=read_value("budget", tomlfile.parse_duration, default.budget_s),
         level_2_after_failure=after_failure,
         reason=read_value("reason", _read_text, default.reason),
+        record=read_value("record", _read_path, default.record),
         hyperpod=read_value("hyperpod", _read_flag, default.hyperpod),
         socket=_find_socket(tables),
     )
@@ -91,6 +90,13 @@ def _read_text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"expected a string, found {value!r}")
     return value
+
+
+def _read_path(value: object) -> Path:
+    path = Path(_read_text(value))
+    if not path.is_absolute() or "\0" in str(path):
+        raise ValueError(f"expected an absolute path, found {value!r}")
+    return path
 
 
 def _read_choice(value: object) -> str:

@@ -20,7 +20,6 @@ Refuses  judging, and waiting for Slurm. How a node is drained is in agent/vital
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -32,9 +31,8 @@ from vitald.cli.slurm.brake import ask_brake
 from vitald.cli.slurm.daemon import FOR_SCONTROL, SCONTROL_S, DaemonClient, run_level_1
 from vitald.slurm import slurmd
 from vitald.slurm.report import report
-from vitald.slurm.settings import REASONS_FILE, Settings, read_settings
+from vitald.slurm.settings import Settings, read_settings
 
-_REASONS_VARIABLE = "VITALD_SLURM_RECORD"  # names another place for REASONS_FILE
 _ALLOWED, _REFUSED = 0, 20
 _EXIT_STATE_S = 1.0  # the next job may wait for the epilog
 _ANSWER_S = 5.0  # where no job waits
@@ -69,9 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings()
     edge = arguments.edge
     try:
-        settings = read_settings(arguments.config)
-        reasons_file = Path(os.environ.get(_REASONS_VARIABLE) or REASONS_FILE)
-        settings = settings._replace(reasons_file=reasons_file, config=arguments.config)
+        settings = read_settings(arguments.config)._replace(config=arguments.config)
         allowed_s = settings.budget_s - _STARTING_S if edge == "prolog" else _ANSWER_S
         daemon = DaemonClient(arguments.socket or settings.socket, begun + allowed_s)
         return _EDGES[edge](settings, daemon)

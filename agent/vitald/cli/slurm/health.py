@@ -14,7 +14,8 @@ from vitald.cli import client
 from vitald.cli.slurm.brake import ask_brake
 from vitald.cli.slurm.daemon import SCONTROL_S, DaemonClient
 from vitald.slurm import drain, scontrol, slurmd
-from vitald.slurm.reasons import first_reason, forget_reasons, is_our_reason
+from vitald.slurm.owner import Owner, find_owner
+from vitald.slurm.reasons import first_reason, forget_reasons
 from vitald.slurm.report import report
 from vitald.slurm.settings import Settings
 from vitald.slurm.steps import find_jobs_with_steps
@@ -57,18 +58,18 @@ def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
             lambda: ask_brake(settings.config, name, verdict, SCONTROL_S),
         )
         return
-    if not node.held:
+    owner, theirs = find_owner(settings, node)
+    if owner is Owner.SLURM:
         forget_reasons(settings)
-    elif is_our_reason(settings, node):
+    elif owner is Owner.VITALD:
         # Once more: a prolog may have drained it since we asked.
         status = daemon.read_verdict()["status"]
         if status not in ("healthy", "degraded"):
             report(f"{name}: not resumed: {status}")
             return
-        drain.resume_node(settings, name, node.reason, str(status), SCONTROL_S)
+        drain.resume_node(settings, name, str(status), SCONTROL_S)
     elif node.reason.startswith(settings.prefix):
-        reason = "somebody changed our reason, so the node is theirs"
-        report(f"{name}: not resumed: {reason}: {node.reason}")
+        report(f"{name}: not resumed: {theirs}")
     drain.remove_comment(settings, name, node, SCONTROL_S)
 
 
