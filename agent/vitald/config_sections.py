@@ -167,7 +167,7 @@ class SlurmSettings:
     record: Path = setting(
         Path("/var/lib/vitald-recover/slurm-reason"),
         read_path,
-        "Where these reasons are recorded. A node whose reason is not recorded here is somebody's.",
+        "Where the last of these reasons are recorded. Without it a drained node counts as edited.",
     )
     hyperpod: bool = setting(
         False,
