@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,29 @@ def test_a_reason_that_slurm_did_not_take_leaves_the_former_one_ours(
     assert find_owner(settings, SlurmNode(DRAINED, ours)).owner is Owner.VITALD
 
 
-def test_a_node_that_somebody_orders_to_reboot_meanwhile_is_not_resumed(
+def test_the_record_is_on_the_disk_after_the_drain(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    """It survives a crash, and a slow disk delays no drain."""
+    order: list[str] = []
+    fsync = os.fsync
+
+    def note_sync(fd: int) -> None:
+        order.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        fsync(fd)
+
+    def run(arguments: list[str], _: float) -> tuple[str, str]:
+        order.append(arguments[2])
+        return "", ""
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(scontrol, "run_scontrol", run)
+    drain_node(settings, verdict(), "gpu01", SlurmNode(frozenset({"IDLE"}), ""), WAIT_S)
+    assert order == ["state=drain", str(settings.record), str(settings.record.parent)]
+    assert settings.record.read_text() == f"{format_reason(settings, verdict())}\n"
+
+
+def test_a_node_that_is_ordered_to_reboot_meanwhile_is_not_resumed(
     monkeypatch: pytest.MonkeyPatch, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`state=resume` would cancel the reboot."""

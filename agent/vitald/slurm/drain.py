@@ -34,7 +34,7 @@ def drain_node(
 ) -> None:
     """Take a node out of service for the verdict's reason, within `seconds`, and report it.
 
-    `node`: its present state in Slurm. A node that is others' is left as it is.
+    `node`: its present state in Slurm. A node with another owner is left as it is.
     `ask_brake`: why the node may not be handed to HyperPod now; empty if it may.
     """
     if _leave_to_others(settings, name, node):
@@ -51,12 +51,12 @@ def drain_node(
     if not action:
         return
     if ask_brake is not None:
-        refusal = ask_brake()
-        known = scontrol.read_node_state(name, end - time.monotonic())
-        if refusal or isinstance(known, str):
-            report(f"{name}: not handed to HyperPod, only drained: {refusal or known}")
+        # The brake may have taken long: the node's state is read again.
+        known = ask_brake() or scontrol.read_node_state(name, end - time.monotonic())
+        if isinstance(known, str):
+            report(f"{name}: not handed to HyperPod, only drained: {known}")
             return
-        node = known  # the brake may have taken long
+        node = known
         if _leave_to_others(settings, name, node):
             return
     own_comment = not node.comment or node.comment.startswith(settings.prefix)
@@ -66,16 +66,16 @@ def drain_node(
 def resume_node(settings: Settings, name: str, why: str, seconds: float) -> bool:
     """Resume a node if it is vitald's now, and report it. `why`: it may be resumed. Whether it was.
 
-    Reads its state once more: `state=resume` also cancels a reboot that somebody has just ordered.
+    Reads its state once more: `state=resume` also cancels a reboot that was ordered meanwhile.
     """
     end = time.monotonic() + seconds
     node = scontrol.read_node_state(name, seconds)
     if isinstance(node, str):
         report(f"{name}: not resumed: {node}")
         return False
-    owner, theirs = find_owner(settings, node)
+    owner, obstacle = find_owner(settings, node)
     if owner is not Owner.VITALD:
-        report(f"{name}: not resumed: {theirs or 'it is in service'}")
+        report(f"{name}: not resumed: {obstacle or 'it is in service'}")
         return False
     problem = scontrol.update_node(name, ["state=resume"], end - time.monotonic())
     if problem:
@@ -88,25 +88,25 @@ def resume_node(settings: Settings, name: str, why: str, seconds: float) -> bool
 
 def retire_node(settings: Settings, name: str, node: SlurmNode, seconds: float) -> bool:
     """Resume a node that we drained, fit or not, and remove our comment. Whether it is not drained
-    by us any more: of a node that is others', their reason, and the record of ours, are kept.
+    by us any more: a node with another owner keeps its reason, and we our record.
     """
     remove_comment(settings, name, node, seconds)
-    owner, theirs = find_owner(settings, node)
+    owner, obstacle = find_owner(settings, node)
     if owner is Owner.VITALD:
         return resume_node(settings, name, "vitald retires", seconds)
     if owner is Owner.SLURM:
         forget_reasons(settings)
         report(f"{name}: not drained by vitald: {'+'.join(sorted(node.states))}")
         return True
-    report(f"{name}: left alone: {theirs}")
+    report(f"{name}: left alone: {obstacle}")
     return not (node.reason.startswith(ACTION) or is_our_reason(settings, node.reason))
 
 
 def _leave_to_others(settings: Settings, name: str, node: SlurmNode) -> bool:
-    """Report a node that is others'. Whether it is."""
-    owner, theirs = find_owner(settings, node)
+    """Report a node with another owner. Whether it has one."""
+    owner, obstacle = find_owner(settings, node)
     if owner is Owner.OTHERS:
-        report(f"{name}: left alone: {theirs}")
+        report(f"{name}: left alone: {obstacle}")
     return owner is Owner.OTHERS
 
 
@@ -153,7 +153,7 @@ def _set_reason(
     if problem:
         report(f"{name}: not drained: {problem}")
         return problem
-    record_reasons(settings, reason)
+    record_reasons(settings, reason, durable=True)  # only now: a slow disk delays no drain
     report(f"{name}: {' '.join(changes)}")
     return ""
 

@@ -1,8 +1,9 @@
 """
 The reason that we give a node in Slurm, and the record of the last ones.
 
-A person may add a note to our reason, or write another one after our prefix; from then on the node
-is theirs. To notice that, the last reasons that we gave are recorded in a file.
+An administrator may add a note to our reason, or write another one after our prefix; from then on
+vitald does not change the node. To notice that, the last reasons that we gave are recorded in a
+file.
 
 Owns     the text of a reason, and the file.
 Refuses  changing a node.
@@ -14,6 +15,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 from vitald.slurm.report import report
@@ -37,16 +39,22 @@ def format_reason(settings: Settings, verdict: Verdict) -> str:
     return reason[:_MAX_REASON].rstrip(' "')  # scontrol takes a final quote for its own
 
 
-def record_reasons(settings: Settings, *reasons: str) -> None:
-    """Record the reasons of ours that the node may have now, instead of those recorded before."""
+def record_reasons(settings: Settings, *reasons: str, durable: bool = False) -> None:
+    """Record the reasons of ours that the node may have now, instead of those recorded before.
+
+    `durable`: wait until they are on the disk, so that they survive a crash of the node.
+    """
     path = settings.record
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         new = path.with_suffix(f".{os.getpid()}")
         new.write_text("".join(f"{reason}\n" for reason in reasons if reason), encoding="utf-8")
         new.replace(path)
+        if durable:
+            _sync(path)
+            _sync(path.parent)
     except OSError as error:
-        lost = "so this node will count as drained by somebody else"
+        lost = "so this drain will count as an administrator's"
         report(f"{path}: not written, {lost}: {error}")
 
 
@@ -64,3 +72,11 @@ def read_recorded_reasons(settings: Settings) -> list[str]:
     except (OSError, ValueError) as error:
         report(f"{settings.record}: not read, so no reason counts as ours: {error}")
         return []
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
