@@ -854,68 +854,64 @@ def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
     assert here.done == ["reboot -f", "State=IDLE+DRAIN"]
 
 
-@pytest.mark.parametrize(
-    "ordered",
-    [
-        "update {node} state=drain reason='ticket 4711'",
-        "reboot nextstate=RESUME reason='kernel update' {host}",
-        # Of a node that vitald has drained.
-        "update {node} reason='{ours}; bob: RMA 4711, do not touch'",
-        "reboot ASAP {host}",
-    ],
-)
-@pytest.mark.core
-def test_what_somebody_ordered_in_slurm_is_left_alone(
-    slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node], ordered: str
-) -> None:
+@pytest.fixture
+def requesting(
+    slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]
+) -> Iterator[tuple[Node, Site]]:
+    """A node in Slurm whose daemon requests a reboot."""
     here = site(drain='"slurm"', more=f'node = "{HOST}"\n[slurm]\n{slurm.settings}\n')
     node = make_node(extra=here.settings)
     node.start()
     slurm.config.unlink(missing_ok=True)
     slurm.config.symlink_to(node.config)
-    try:
-        node.write(vouched(xid(1)))
-        request_of(node)
-        ours = f"vitald: {GPU}: GPU has fallen off the bus (xid/79): reboot the node"
-        if "ours" in ordered or "ASAP" in ordered:
-            slurm.by_hand("healthcheck")
-            assert slurm.known().reason == ours
-        order = ordered.format(node=f"nodename={HOST}", host=HOST, ours=ours)
-        slurm("scontrol", *shlex.split(order))
-        known = slurm.wait(
-            lambda known: not order.startswith("reboot") or "REBOOT_ISSUED" in known.states,
-            "the order",
-        )
-        refused = recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])
-        assert slurm.known() == known
-    finally:
-        slurm.clean()
-    assert (refused["checks"], here.done) == (["node"], [])
-    assert "somebody else has the node in Slurm: " in str(refused["why"])
+    node.write(vouched(xid(1)))
+    request_of(node)
+    yield node, here
+    slurm.clean()
+
+
+@pytest.mark.parametrize(
+    ("drained", "ordered"),
+    [
+        (False, "update nodename={host} state=drain reason='ticket 4711'"),
+        (False, "reboot nextstate=RESUME reason='kernel update' {host}"),
+        (True, "update nodename={host} reason='{ours}; bob: RMA 4711, do not touch'"),
+        (True, "reboot ASAP {host}"),
+    ],
+)
+@pytest.mark.core
+def test_what_an_administrator_ordered_in_slurm_is_left_alone(
+    slurm: Slurm, requesting: tuple[Node, Site], drained: bool, ordered: str
+) -> None:
+    """`drained`: vitald had drained the node before."""
+    node, here = requesting
+    ours = f"vitald: {GPU}: GPU has fallen off the bus (xid/79): reboot the node"
+    if drained:
+        slurm.by_hand("healthcheck")
+        assert slurm.known().reason == ours
+    slurm("scontrol", *shlex.split(ordered.format(host=HOST, ours=ours)))
+    known = slurm.wait(
+        lambda known: not ordered.startswith("reboot") or "REBOOT_ISSUED" in known.states,
+        "the order",
+    )
+    refused = recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])
+    assert (refused["checks"], here.done, slurm.known()) == (["node"], [], known)
+    assert "the node is held in Slurm: " in str(refused["why"])
     assert known.reason in str(refused["why"])
 
 
 @pytest.mark.core
 def test_a_drained_node_of_which_nothing_is_recorded_is_not_rebooted(
-    slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]
+    slurm: Slurm, requesting: tuple[Node, Site]
 ) -> None:
     """It may be edited. One setting names the record for Slurm's scripts and for recovery."""
-    here = site(drain='"slurm"', more=f'node = "{HOST}"\n[slurm]\n{slurm.settings}\n')
-    node = make_node(extra=here.settings)
-    node.start()
-    slurm.config.unlink(missing_ok=True)
-    slurm.config.symlink_to(node.config)
-    try:
-        node.write(vouched(xid(1)))
-        request_of(node)
-        slurm.by_hand("healthcheck")
-        record = slurm.record.read_text()
-        slurm.record.unlink()
-        refused = recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])
-        assert (refused["checks"], here.done) == (["node"], [])
-        assert f"not the one recorded in {slurm.record}" in str(refused["why"])
-        slurm.record.write_text(record)
-        assert recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])["outcome"] == "done"
-    finally:
-        slurm.clean()
+    node, here = requesting
+    slurm.by_hand("healthcheck")
+    record = slurm.record.read_text()
+    slurm.record.unlink()
+    refused = recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])
+    assert (refused["checks"], here.done) == (["node"], [])
+    assert f"not the one recorded in {slurm.record}" in str(refused["why"])
+    slurm.record.write_text(record)
+    assert recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])["outcome"] == "done"
     assert here.done == ["reboot -f"]

@@ -691,6 +691,12 @@ REBOOTS = (
 )
 
 
+def begin_job(slurm: Slurm, node: Node) -> None:
+    """A job that runs until it is cancelled, past its prolog."""
+    slurm.submit("sleep 1000")
+    until(lambda: jobs(node, "running"), "the job to pass its prolog")
+
+
 def order_reboot(slurm: Slurm, how: tuple[str, ...]) -> SlurmNode:
     """`scontrol reboot`: its node, busy, or rebooting if it was idle."""
     slurm("scontrol", "reboot", *how, HOST)
@@ -708,8 +714,7 @@ def test_a_reboot_that_a_person_ordered_stays_ordered(
     """Of a node in service: unfit, it is not drained over; fit again, it is not resumed."""
     node = on()
     if busy:
-        slurm.submit("sleep 1000")
-        until(lambda: jobs(node, "running"), "the job to pass its prolog")
+        begin_job(slurm, node)
     ordered = order_reboot(slurm, how)
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -733,8 +738,7 @@ def test_a_reboot_of_a_node_that_vitald_drained(
     """
     node = on()
     if busy:
-        slurm.submit("sleep 1000")
-        until(lambda: jobs(node, "running"), "the job to pass its prolog")
+        begin_job(slurm, node)
     node.write(xid(1))
     wait_for_pid(node, 1)
     slurm.by_hand("healthcheck")

@@ -90,23 +90,21 @@ def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
             "IDLE DRAIN",
             "ticket 4711",
             SchedulerState(
-                held="somebody else has the node in Slurm: it is DRAIN+IDLE already, for: ticket 4711"
+                held="the node is held in Slurm: it is DRAIN+IDLE already, for: ticket 4711"
             ),
         ),
         (
             "IDLE MAINTENANCE",
             "",
             SchedulerState(
-                held="somebody else has the node in Slurm: it is IDLE+MAINTENANCE, for: no reason"
-                " given"
+                held="the node is held in Slurm: it is IDLE+MAINTENANCE, for: no reason given"
             ),
         ),
         (
             "IDLE DRAIN REBOOT_ISSUED",
             OURS,
             SchedulerState(
-                held="somebody else has the node in Slurm: it is DRAIN+IDLE+REBOOT_ISSUED, for:"
-                f" {OURS}"
+                held=f"the node is held in Slurm: it is DRAIN+IDLE+REBOOT_ISSUED, for: {OURS}"
             ),
         ),
     ],

@@ -1,4 +1,4 @@
-"""Whose a node is in Slurm, by its state, its reason and the record."""
+"""The owner of a node in Slurm, by its state, its reason and the record."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def make_node(state: str, reason: str) -> SlurmNode:
 def test_whose_a_node_is(settings: Settings, owner: Owner, state: str, reason: str) -> None:
     found = find_owner(settings, make_node(state, reason))
     assert found.owner is owner
-    assert bool(found.why) is (owner is Owner.OTHERS)
+    assert bool(found.obstacle) is (owner is Owner.OTHERS)
 
 
 @pytest.mark.parametrize(("state", "reason"), CASES[Owner.VITALD])
@@ -86,8 +86,12 @@ def test_without_a_record_no_reason_is_ours(
     settings: Settings, state: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget_reasons(settings)
-    owner, why = find_owner(settings, make_node(state, reason))
-    assert (owner, str(settings.record) in why, reason in why) == (Owner.OTHERS, True, True)
+    owner, obstacle = find_owner(settings, make_node(state, reason))
+    assert (owner, str(settings.record) in obstacle, reason in obstacle) == (
+        Owner.OTHERS,
+        True,
+        True,
+    )
     settings.record.mkdir()
     assert find_owner(settings, make_node(state, reason)).owner is Owner.OTHERS
     assert "not read, so no reason counts as ours: [Errno 21]" in capsys.readouterr().err
@@ -102,4 +106,4 @@ def test_a_record_that_cannot_be_written_is_reported(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record_reasons(settings._replace(record=settings.record / "below a file"), OURS)
-    assert "this node will count as drained by somebody else" in capsys.readouterr().err
+    assert "this drain will count as an administrator's" in capsys.readouterr().err

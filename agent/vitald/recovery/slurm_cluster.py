@@ -34,12 +34,12 @@ class SlurmCluster:
         return self._interpret_state(known)
 
     def _interpret_state(self, known: scontrol.SlurmNode) -> SchedulerState:
-        owner, theirs = find_owner(self._settings, known)
+        owner, obstacle = find_owner(self._settings, known)
         free = bool(known.states & _FREE_STATES) and not known.states & _BUSY_STATES
         state = "+".join(sorted(known.states))
         return SchedulerState(
             drained=owner is Owner.VITALD,
-            held=f"somebody else has the node in Slurm: {theirs}" if theirs else "",
+            held=f"the node is held in Slurm: {obstacle}" if obstacle else "",
             busy="" if free else f"in Slurm the node is {state}",
         )
 

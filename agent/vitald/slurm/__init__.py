@@ -4,7 +4,7 @@ Querying Slurm, and draining and resuming a node: for Slurm's scripts and for ro
     settings   `[slurm]` of the configuration file, as the scripts read it
     scontrol   runs scontrol, and parses what it prints about nodes and jobs
     reasons    the reason that a node is given, and the record of the last ones
-    owner      whose the node is: Slurm's, vitald's, or somebody else's
+    owner      the node's owner: Slurm, vitald, or others
     drain      draining and resuming a node; HyperPod's actions
     slurmd     the environment that slurmd gives its scripts: node and job
     steps      the jobs that have a process on this node

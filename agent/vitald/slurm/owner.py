@@ -1,7 +1,7 @@
 """
-Whose a node is in Slurm: the one rule for draining and resuming it, and for rebooting it.
+The owner of a node in Slurm: the one rule for draining and resuming it, and for rebooting it.
 
-Owns     which states and reasons are somebody's order, and which are vitald's.
+Owns     which states and reasons are an administrator's order, and which are vitald's.
 Refuses  querying Slurm, and changing a node.
 """
 
@@ -25,20 +25,20 @@ _REBOOTED = " : reboot issued"
 class Owner(Enum):
     SLURM = "slurm"  # in service: vitald may drain it
     VITALD = "vitald"  # drained by vitald: it may change the reason, and resume it
-    OTHERS = "others"  # a person's, Slurm's or HyperPod's: vitald changes nothing
+    OTHERS = "others"  # an administrator, Slurm itself, HyperPod: vitald changes nothing
 
 
 class Ownership(NamedTuple):
-    """`why`: why vitald leaves the node alone; empty if it need not."""
+    """`obstacle`: why vitald may not change the node; empty if it may."""
 
     owner: Owner
-    why: str = ""
+    obstacle: str = ""
 
 
 def find_owner(settings: Settings, node: SlurmNode) -> Ownership:
-    """Whose a node is, from its state and reason in Slurm and the record of our reasons.
+    """The owner of a node, by its state and reason in Slurm and the record of our reasons.
 
-    A node in service has no reason in Slurm, unless somebody ordered something.
+    Slurm shows no reason of a node in service, except for a reboot or a change of power.
     """
     state, reason = "+".join(sorted(node.states)), node.reason or "no reason given"
     if node.reason.startswith(ACTION):

@@ -58,7 +58,7 @@ def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
             lambda: ask_brake(settings.config, name, verdict, SCONTROL_S),
         )
         return
-    owner, theirs = find_owner(settings, node)
+    owner, obstacle = find_owner(settings, node)
     if owner is Owner.SLURM:
         forget_reasons(settings)
     elif owner is Owner.VITALD:
@@ -69,7 +69,7 @@ def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
             return
         drain.resume_node(settings, name, str(status), SCONTROL_S)
     elif node.reason.startswith(settings.prefix):
-        report(f"{name}: not resumed: {theirs}")
+        report(f"{name}: not resumed: {obstacle}")
     drain.remove_comment(settings, name, node, SCONTROL_S)
 
 
