@@ -252,7 +252,7 @@ class Daemon:
         logs.set_level(config.log.level)
         self.node_state.set_policy(device_reset=config.policy.device_reset)
         self.sources.configure(catalog, config.collectors)
-        self.diagnostics.configure(catalog, config.checks)
+        self.diagnostics.configure(catalog, config)
         self.catalog = catalog
         self.api.replace_catalog(catalog)
         await self.pipeline.reload_catalog(catalog)

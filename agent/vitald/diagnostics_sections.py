@@ -53,6 +53,13 @@ class Diagnostics:
         tomlfile.parse_duration,
         "Checks that need idle devices wait until these have been idle for so long.",
     )
+    owed: str = setting(
+        "report",
+        partial(read_choice, known=("report", "drain")),
+        'What a run requires that could not take place for a day: "report" opens the finding'
+        ' diagnostic/overdue; "drain" makes the node unfit for work, too, until the run has ended.',
+        reload=True,
+    )
     ignore_processes: tuple[str, ...] = setting(
         (),
         _programs,

@@ -286,18 +286,20 @@ def test_the_daemons_stop_waits_for_no_diagnostic(make: Callable[..., Node], dcg
 def test_what_the_daemons_stop_cut_short_is_remembered(
     make: Callable[..., Node], dcgmi: Dcgmi
 ) -> None:
-    """The run under way, and the one that a person waited for."""
+    """The run under way is recorded and owed, and the one that waited goes on under its id."""
     node = make()
     dcgmi.answer("diag -r 2", diag(level=2, faults=[Fault(80, gpu=1)], delay_s=60.0))
     under_way = asked(node, 2)
     until(dcgmi.runs, "its program")
-    waiting = asked(node, 3)
+    waiting = asked(node, 1)
     node.stop()
     assert alive(dcgmi) == []
     node.start()
-    for run in (under_way, waiting):
-        over = node.get(f"/v1/diagnostics/runs/{run}")
-        assert over["outcome"] == "inconclusive" and "stopped" in str(over["why"])
+    over = node.get(f"/v1/diagnostics/runs/{under_way}")
+    assert over["outcome"] == "inconclusive" and "stopped" in str(over["why"])
+    assert ended(node, waiting)["outcome"] == "pass"
+    [owed] = cast("list[Json]", state(node)["going"])
+    assert owed["id"] == f"{under_way}.2" and "vitald was stopped" in str(owed["waitsFor"])
     assert node.findings() == []
 
 

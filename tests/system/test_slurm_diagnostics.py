@@ -4,10 +4,12 @@ for dcgmi.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -21,6 +23,8 @@ from tests.system.lines import remap
 from tests.system.test_diagnostics import alive, asked, ended, running, state, with_child
 from tests.system.test_slurm import HOST, Slurm, installed, jobs, slurm
 from tests.waiting import WAIT_S, until
+from vitald.diagnostics.owed import DAY_S
+from vitald.ledger import Ledger
 from vitald.simulator.node import SimulatedNode
 
 __all__ = ["installed", "slurm"]  # fixtures
@@ -59,13 +63,14 @@ def on(
     jobs ask for.
     """
 
-    def begin(settings: str = "", dcgm: str = 'level_2 = "off"') -> Node:
+    def begin(settings: str = "", dcgm: str = 'level_2 = "off"', diagnostics: str = "") -> Node:
         extra = f"""
 [slurm]
 {slurm.settings}
 {settings}
 [diagnostics]
 idle = "1s"
+{diagnostics}
 [dcgm]
 program = "{dcgmi.path}"
 level_1 = "off"
@@ -290,6 +295,73 @@ def test_level_2_after_a_job_that_left_a_finding(
     assert run["by"] == f"job {job}" and "left #" in str(run["reason"])
 
 
+def running_level_2(slurm: Slurm, node: Node, dcgmi: Dcgmi) -> str:
+    """A job fails, and the level 2 that its epilog requested begins and would take a minute."""
+    dcgmi.answer("diag -r 2", diag(level=2, delay_s=60.0), diag(level=2))
+    failed = slurm.submit("exit 3")
+    slurm.wait_job(failed, "FAILED")
+    until(lambda: levels(dcgmi) == [2], "level 2")
+    return failed
+
+
+@pytest.mark.core
+def test_level_2_after_a_job_is_owed_until_it_has_a_verdict(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
+    """It makes room for a job, and the daemon is killed (when it is tried again:
+    tests/unit/test_owed_runs).
+    """
+    node = on()
+    failed = running_level_2(slurm, node, dcgmi)
+    slurm("srun", "-n1", "true")
+    until(lambda: not jobs(node, "running"), "the job's end")
+    assert "the next attempt at" in waiting(node) and "it made room for job" in waiting(node)
+    node.kill()
+    node.start()
+    assert "the next attempt at" in waiting(node)
+    [owed] = cast("list[Json]", state(node)["going"])
+    assert (owed["by"], "exit 3" in str(owed["reason"])) == (f"job {failed}", True)
+    assert f" ago by job {failed}: " in node.cli("diag", "list").stdout
+    node.request("POST", "/v1/diagnostics/run", {"level": 2, "reason": "now"})
+    until(lambda: state(node)["going"] == [], "its verdict")
+    last, made_room = cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])
+    assert (last["id"], last["reason"], last["outcome"]) == (owed["id"], owed["reason"], "pass")
+    assert made_room["preempted"] and made_room["reason"] == owed["reason"]
+
+
+def make_requests_older(node: Node, seconds: float) -> None:
+    """While the daemon is stopped."""
+    ledger = Ledger(node.state)
+    ledger.open()
+    position = ledger.read_state().positions["diagnostics"]
+    memory = json.loads(position.cursor)
+    for owed in memory["owed"]:
+        owed["since"] -= seconds
+    ledger.store_position(replace(position, cursor=json.dumps(memory)))
+    ledger.close()
+
+
+def test_a_node_is_drained_for_a_level_2_that_is_overdue(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
+    """Slurm sends no job any more, the running one ends, level 2 runs, and the node is resumed."""
+    node = on(diagnostics='owed = "drain"')
+    slurm.health_checks(wanted=True)
+    job, go = begun(slurm, node)
+    until(lambda: job in jobs(node, "running"), "the job to begin")
+    slurm.wait_job(slurm.submit("exit 3"), "FAILED")
+    assert "idle devices: job" in waiting(node)
+    node.kill()
+    make_requests_older(node, DAY_S)
+    node.start()
+    slurm.wait(lambda known: known.held, "the node to be drained")
+    assert slurm.known().reason.startswith("vitald: node/dcgm-2: The node is held")
+    assert levels(dcgmi) == []
+    go.write_text("0")
+    slurm.wait(lambda known: known.states == {"IDLE"}, "the node to be resumed")
+    assert levels(dcgmi) == [2] and node.findings() == []
+
+
 # --- who is on the node
 
 
@@ -309,7 +381,6 @@ def test_a_job_is_known_after_a_restart(
     second, go = begun(slurm, node, "-n1")
     slurm.wait_job(second, "RUNNING")
     node.start()
-    asked(node, 2)
     said = waiting(node)
     assert f"job {second} (slurm)" in said
     go.write_text("0")

@@ -176,6 +176,9 @@ class FakeDiagnostics:
         self.active = (*self.active, made)
         return made
 
+    async def store_requests(self) -> None:
+        pass
+
     def cancel_run(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None:
         self.cancelled.append((run_id, by, reason))
         found = next((one for one in self.active if run_id in (None, one.id)), None)

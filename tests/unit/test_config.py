@@ -81,6 +81,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("diagnostics", "idle"): ('"10m"', 600.0),
     ("diagnostics", "ignore_processes"): ('["/opt/our/exporter"]', ("/opt/our/exporter",)),
     ("diagnostics", "keep"): ('"7d"', 7 * 86400.0),
+    ("diagnostics", "owed"): ('"drain"', "drain"),
     ("diagnostics", "deep_log"): ('"/data/deep.log"', Path("/data/deep.log")),
     ("dcgm", "enabled"): ("false", False),
     ("dcgm", "program"): ('"/opt/dcgmi"', "/opt/dcgmi"),

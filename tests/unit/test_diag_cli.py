@@ -43,6 +43,7 @@ from vitald.model.diagnostic import (
     Refusal,
     Report,
     Run,
+    RunRequest,
     ScheduledRun,
     Stage,
     Test,
@@ -384,16 +385,29 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
         ScheduledRun(check="dcgm", level=2, at=now - 1.0, waits_for="idle devices: job 815"),
     )
     going = running(began=now - 5.0, expected_s=60.0)
-    fake.active = (replace(going, id="a-1", ask=run_of(level=0, check="dcgm_health").ask),)
+    owed = ActiveRun(
+        id="a-2.2",
+        ask=RunRequest(check="dcgm", level=3, by="alice, pid 7", reason="ticket 4711"),
+        asked_at=now - 7200.0,
+        waits_for="the next attempt at 12:40 UTC (1 so far, the last: it made room for job 815)",
+    )
+    again = replace(owed, id="a-3.2", ask=RunRequest(check="dcgm", level=1), waits_for="more")
+    fake.active = (
+        replace(going, id="a-1", ask=run_of(level=0, check="dcgm_health").ask),
+        owed,
+        again,
+    )
     fake.blocked = "job 815"
     assert cli("list") == 0
     shown = capsys.readouterr().out
     for line in (
-        "dcgm +1 +made room, 2 min ago +10 s +1 h +in (50 min|49 min 59 s)",
+        "dcgm +1 +made room, 2 min ago +10 s +1 h +in (50 min|49 min 59 s), waits for more",
         "dcgm +2 +fail, 5 min ago +60 s +24 h +now, waits for idle devices: job 815",
         r"dcgm_health +- +never +- +10 min +runs: \d s of about 60 s",
         "what needs idle devices waits: job 815",
-        "runs   dcgm_health  a-1, requested by schedule",
+        "runs   dcgm_health  a-1, requested [01] s ago by schedule",
+        "waits  dcgm level 3  a-2.2, requested 2 h ago by alice, pid 7: ticket 4711",
+        r"       for the next attempt at 12:40 UTC \(1 so far, the last: it made room for job 815\)",
         ".*dcgm level 2 +fail +60 s +20261118T[^ ]* +finding #12 +GPU 3: a row remap failed",
         ".*dcgm level 1 +made room +10 s +20261118T[^ ]* +schedule +made room for job 815",
     ):

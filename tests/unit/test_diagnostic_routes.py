@@ -394,6 +394,11 @@ def test_what_the_port_says(fake: FakeDiagnostics) -> None:
         for name in ("running", "waiting")
     )
     assert (running, waiting) == ([0.0, 1.0, 0.0], [0.0, 0.0, 1.0])
+    owed = [
+        told.get(f'vitald_diagnostic_owed_since_timestamp_seconds{{check="dcgm",level="{level}"}}')
+        for level in (1, 2, 3)
+    ]
+    assert owed == [None, BEGAN, BEGAN]
     assert told['vitald_diagnostic_next_timestamp_seconds{check="dcgm",level="1"}'] == BEGAN
     test = 'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="{}"}}'
     assert told[test.format(3, "fail", "Page Retirement/Row Remap")] == 1.0
@@ -414,7 +419,11 @@ def test_gauges_fall_again(fake: FakeDiagnostics) -> None:
     told = samples(page(fake))
     assert told['vitald_diagnostic_last_outcome{check="dcgm",level="2",outcome="fail"}'] == 0.0
     assert told['vitald_diagnostic_running{check="dcgm",level="2"}'] == 0.0
-    gone = ("vitald_diagnostic_test_status", "vitald_diagnostic_measure")
+    gone = (
+        "vitald_diagnostic_test_status",
+        "vitald_diagnostic_measure",
+        "vitald_diagnostic_owed_since",
+    )
     assert [name for name in told if name.startswith(gone)] == []
 
 

@@ -203,6 +203,9 @@ class Diagnostics:
     def end_job(self, job: str) -> None:
         self.ended.append(job)
 
+    async def store_requests(self) -> None:
+        pass
+
     def request_run(self, ask: RunRequest) -> ActiveRun:
         if self.refusal:
             raise Refusal(self.refusal)

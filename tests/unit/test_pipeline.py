@@ -427,6 +427,22 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(
     assert asyncio.run(work()) == {"kernel_log": "512"}
 
 
+def test_a_durable_position_is_in_the_ledger_as_soon_as_that_is_said(tmp_path: Path) -> None:
+    """Others are written later."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(Batch("later", (), Position("later", BOOT, "1")))
+            await pipeline.put(Batch("kept", (), Position("kept", BOOT, "2"), durable=True))
+            await pipeline.wait_until_stored()
+            again = Ledger(tmp_path)  # here the daemon is killed
+            again.open()
+            assert again.read_state().positions["kept"].cursor == "2"
+            again.close()
+
+    asyncio.run(work())
+
+
 def test_a_rescued_ledger_keeps_its_positions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

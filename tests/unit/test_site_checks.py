@@ -13,9 +13,9 @@ import structlog
 
 from tests.unit.builders import catalogue, event, finding
 from tests.unit.checking import asked, hung, perform, printed
+from tests.unit.diagnostics_house import House, told
 from tests.unit.test_config import mistakes, read
 from tests.unit.test_diagnostic_events import Story
-from tests.unit.test_diagnostics_manager import House, told
 from tests.waiting import until_async
 from vitald.catalog import load_catalog
 from vitald.collectors.event_factory import EventFactory
@@ -282,7 +282,7 @@ def found_by(name: str) -> Finding:
 
 
 def configure(house: House, **site: object) -> None:
-    house.manager.configure(catalogue(), site)  # type: ignore[arg-type]
+    house.reload(checks=site)
 
 
 def test_a_check_that_did_not_change_remembers_what_hangs() -> None:

@@ -192,6 +192,7 @@ class Pipeline:
         if not (
             batch.events
             or batch.runs
+            or batch.durable
             or self._queue.items
             or self._busy
             or self._evaluator.is_contradicted(batch)

@@ -42,7 +42,7 @@ class BatchItem(WorkItem):
 
     async def apply(self, evaluator: Evaluator) -> LedgerEntry:
         batch = self.batch
-        entry = LedgerEntry(position=batch.position, runs=batch.runs)
+        entry = LedgerEntry(position=batch.position, runs=batch.runs, durable=batch.durable)
         for begin in range(0, len(batch.events), _SLICE):
             if begin:
                 await asyncio.sleep(0)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.device_access import DeviceAccess
-from vitald.diagnostics.queue import RunQueue, is_automatic
-from vitald.diagnostics.runner import DAEMON_STOPPED, Runner
-from vitald.model.diagnostic import ActiveRun, Run
+from vitald.diagnostics.owed import is_automatic
+from vitald.diagnostics.queue import RunQueue
+from vitald.diagnostics.runner import Runner
+from vitald.model.diagnostic import ActiveRun
 
 _MAX_NAMED = 3  # users of the devices that a reason names
 
@@ -38,6 +39,14 @@ class RunDispatcher:
         return (*((active,) if active is not None else ()), *self._queue.queued)
 
     @property
+    def requested(self) -> tuple[ActiveRun, ...]:
+        """Runs without a verdict: the active one first, then the queue, then what is owed and waits
+        for its next attempt.
+        """
+        active = self.active
+        return (*active, *self._queue.list_postponed({run.id for run in active}))
+
+    @property
     def has_queued_runs(self) -> bool:
         return bool(self._queue.queued)
 
@@ -58,18 +67,6 @@ class RunDispatcher:
             await self._start_first_ready()
         if not self._queue.queued:
             self._obstacle = ""
-
-    def complete_run(self, run: Run) -> None:
-        """The run is stored and shown: the next one may start."""
-        self._runner.forget_run(run)
-        self._queue.resolve_waiter(run)
-
-    async def shut_down(self) -> None:
-        """Ends the active run and what people and jobs requested: they are recorded as stopped."""
-        await self._runner.shut_down()
-        for queued in [*self._queue.queued]:
-            if not is_automatic(queued.ask):
-                self._queue.dequeue(queued, f"{DAEMON_STOPPED} before it began")
 
     async def _start_first_ready(self) -> None:
         leftovers = await self._access.find_leftovers()

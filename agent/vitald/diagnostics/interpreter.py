@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -12,8 +12,9 @@ from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory
 from vitald.diagnostics import events
 from vitald.diagnostics.node import NodeView
-from vitald.model import NODE, Event, Position
-from vitald.model.diagnostic import Run
+from vitald.diagnostics.owed import DAY_S
+from vitald.model import NODE, Event
+from vitald.model.diagnostic import ActiveRun, Run
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -25,27 +26,20 @@ class RunInterpreter:
 
     def __init__(self, source: str, boot_id: str, node: NodeView, catalog: Catalog) -> None:
         self.catalog = catalog
+        self.drains = False  # whether an overdue run makes the node unfit for work
         self._source = source
         self._facts = EventFactory(source, boot_id)
         self._node = node
         self._seen = events.RunMemory()
 
     @property
-    def memory(self) -> str:
-        """What must be kept across restarts, as JSON."""
-        return json.dumps(self._seen.memory, sort_keys=True)
+    def memory(self) -> Mapping[str, object]:
+        """What must be kept across restarts, for JSON."""
+        return self._seen.memory
 
-    def recall_memory(self, position: Position) -> None:
-        """Restores `memory` from the source's last position."""
-        try:
-            self._seen = events.RunMemory.from_memory(json.loads(position.cursor))
-        except (TypeError, ValueError, AttributeError) as error:
-            log.error(
-                "memory_not_read",
-                source=self._source,
-                error=str(error),
-                effect="what must be found twice begins anew",
-            )
+    def recall_memory(self, memory: Mapping[str, object]) -> None:
+        """Restores `memory`. Raises TypeError, ValueError, AttributeError."""
+        self._seen = events.RunMemory.from_memory(memory)
 
     def confirm_faults(self, run: Run) -> Run:
         """The run with its faults marked that an earlier run had found."""
@@ -59,6 +53,18 @@ class RunInterpreter:
     def end_removed(self, checks: Collection[str]) -> list[Event]:
         """Events that end the findings of checks that are not configured any more."""
         return events.make_removed_events(checks, self._facts, self._node.list_findings())
+
+    def report_overdue(self, requested: Iterable[ActiveRun]) -> list[Event]:
+        """Events that open and end the findings of runs that are owed for a day."""
+        now = time.time()
+        overdue = [
+            run
+            for run in requested
+            if now - run.asked_at >= DAY_S and not (run.ask.gpus or run.ask.busy)
+        ]
+        return events.make_overdue_events(
+            overdue, self._facts, self._node.list_findings(), drain=self.drains
+        )
 
     def make_events(self, run: Run, *, cut: bool) -> list[Event]:
         """The events of a run. `cut`: it was stopped."""

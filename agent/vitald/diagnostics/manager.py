@@ -3,16 +3,19 @@ Diagnostics: which checks run when; one run at a time on a node.
 
     schedule, findings ──► planner ─┐
     people, jobs ──► manager ───────┴► queue ──► dispatcher ──► runner ──► results ──► source
+                                       owed ◄───────────────────────────────────────────┘
 
 This module builds the parts and is what the API, the metrics and the daemon call. To the pipeline
 diagnostics are a source: its batches carry the runs and their events, its position the faults that
-must be found twice.
+must be found twice and what is owed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+
+import anyio
 
 from vitald.catalog import Catalog
 from vitald.config import Config
@@ -25,19 +28,21 @@ from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.idle.monitor import IdleMonitor
 from vitald.diagnostics.interpreter import RunInterpreter
 from vitald.diagnostics.node import NodeView
+from vitald.diagnostics.owed import OwedRuns, is_automatic
 from vitald.diagnostics.planner import RunPlanner
 from vitald.diagnostics.problem_log import ProblemLog
-from vitald.diagnostics.queue import MAX_QUEUED, RunQueue, is_automatic
+from vitald.diagnostics.queue import MAX_QUEUED, RunQueue
 from vitald.diagnostics.results import ResultRecorder
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.runner import Runner
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.source import NAME, DiagnosticSource
 from vitald.diagnostics.summary import DeepLog
-from vitald.diagnostics_sections import SiteCheckSettings
 from vitald.model import Component
 from vitald.model.diagnostic import ActiveRun, Refusal, Run, RunRequest, ScheduledRun, Stage
 from vitald.worker_thread import WorkerThread
+
+_MAX_STORE_S = 2.0
 
 
 class DiagnosticsManager:
@@ -74,7 +79,8 @@ class DiagnosticsManager:
         self._results = ResultRecorder(
             self._history, self._checks.is_routine, count=count, wake=wake, deep_log=deep_log
         )
-        self._queue = RunQueue(self._checks, self._history, self._results, wake)
+        self._owed = OwedRuns()
+        self._queue = RunQueue(self._checks, self._owed, self._history, self._results, wake)
         self._interpreter = RunInterpreter(NAME, boot_id, node, catalog)
         self._runner = Runner(
             self._checks, programs, self._access, self._results, self._interpreter.confirm_faults
@@ -89,25 +95,37 @@ class DiagnosticsManager:
             idle_s=config.diagnostics.idle_s,
         )
         self._planner = RunPlanner(
-            config, self._checks, schedule, node, self._history, self._queue, self._dispatcher
+            config,
+            self._checks,
+            schedule,
+            node,
+            self._history,
+            self._owed,
+            self._queue,
+            self._dispatcher,
         )
         self.source = DiagnosticSource(
             boot_id,
             self._checks,
             self._planner,
             self._dispatcher,
+            self._runner,
+            self._owed,
             self._results,
             self._interpreter,
             changed=self._changed,
             stored=stored,
         )
-        self.configure(catalog, config.checks)
+        self.configure(catalog, config)
 
-    def configure(self, catalog: Catalog, site_checks: Mapping[str, SiteCheckSettings]) -> None:
-        """Takes the catalogue and the site's checks: at the start, and after a reload."""
+    def configure(self, catalog: Catalog, config: Config) -> None:
+        """Takes the catalogue, the site's checks and what an overdue run requires: at the start,
+        and after a reload.
+        """
         self._interpreter.catalog = catalog
-        self._checks.configure(catalog, site_checks)
-        self._queue.dequeue_removed()
+        self._interpreter.drains = config.diagnostics.owed == "drain"
+        self._checks.configure(catalog, config.checks)
+        self._planner.end_removed()
         self._changed.set()
 
     # --- state for the API and the metrics
@@ -123,8 +141,10 @@ class DiagnosticsManager:
 
     @property
     def active(self) -> tuple[ActiveRun, ...]:
-        """Runs that have not ended: the active one first, then the queue."""
-        return self._dispatcher.active
+        """Requested runs without a verdict: the active one first, then the queue, then what waits
+        for its next attempt.
+        """
+        return self._dispatcher.requested
 
     def find_gpu_number(self, gpu: Component) -> int | None:
         """The number by which the checks' programs call a GPU; None if they do not know it."""
@@ -160,7 +180,7 @@ class DiagnosticsManager:
         same = next(
             (
                 active
-                for active in self.active
+                for active in self._dispatcher.active
                 if (active.ask.check, active.ask.level) == (ask.check, ask.level)
             ),
             None,
@@ -172,7 +192,7 @@ class DiagnosticsManager:
             )
         if same is not None:
             return self._queue.take_over(same, ask)
-        if len(self._queue.queued) >= MAX_QUEUED:
+        if len(self.active) >= MAX_QUEUED:
             raise Refusal("too many runs wait already", "vitald diag list shows them")
         return self._queue.enqueue(ask, first=True)
 
@@ -184,22 +204,18 @@ class DiagnosticsManager:
         active = self._runner.cancel_run(run_id, reason)
         if active is not None:
             return active
-        for queued in self._queue.queued:
-            if queued.id == run_id:
+        for queued in self.active:
+            if queued.id == run_id and queued.stage is Stage.WAITING:
                 self._queue.dequeue(queued, reason)
                 return queued
         return None
 
-    async def wait_for_run(self, run_id: str) -> Run:
-        """Returns a run once it has ended and is stored. Raises KeyError for one that is neither
-        queued nor active nor one of the latest.
+    async def store_requests(self) -> None:
+        """Returns once the requests so far are in the ledger, or after a time limit: they survive
+        the daemon's end.
         """
-        waiter = self._queue.get_waiter(run_id)
-        if waiter is not None:
-            return await asyncio.shield(waiter)
-        if (run := self._history.find_recent(run_id)) is not None:
-            return run
-        raise KeyError(run_id)
+        with anyio.move_on_after(_MAX_STORE_S):
+            await self.source.store_memory()
 
     async def begin_job(self, job: str) -> None:
         """A job begins: a run that needs idle devices is stopped. Returns when the devices are

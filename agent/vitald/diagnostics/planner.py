@@ -10,16 +10,17 @@ from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.dispatcher import RunDispatcher
 from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.node import NodeView
+from vitald.diagnostics.owed import BY_FINDING, DAY_S, OwedRuns, is_automatic
 from vitald.diagnostics.queue import RunQueue
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
-from vitald.model.diagnostic import RunRequest, ScheduledRun
+from vitald.model.diagnostic import OwedRun, RunRequest, ScheduledRun, Stage
 from vitald.text import join_first
 
 _MAX_NAMED = 3  # findings of one level, or checks, that a hint names
 
 
 class RunPlanner:
-    """Compares the schedule and the open findings with the history and the queue."""
+    """Compares what is owed, the schedule and the open findings with the history and the queue."""
 
     def __init__(
         self,
@@ -28,6 +29,7 @@ class RunPlanner:
         schedule: Schedule,
         node: NodeView,
         history: RunHistory,
+        owed: OwedRuns,
         queue: RunQueue,
         dispatcher: RunDispatcher,
     ) -> None:
@@ -37,6 +39,7 @@ class RunPlanner:
         self._schedule = schedule
         self._node = node
         self._history = history
+        self._owed = owed
         self._queue = queue
         self._dispatcher = dispatcher
         self._started_at = time.monotonic()
@@ -61,12 +64,16 @@ class RunPlanner:
         )
 
     async def plan_runs(self) -> None:
-        """Queues what is due and what findings require, and removes what they require no more."""
+        """Queues what is owed, what is due and what findings require, and removes what they require
+        no more.
+        """
         await self._checks.refresh()
         await self._history.recall_runs()
+        moment = self._read_clocks()
+        self.end_removed()
+        self._queue_owed(moment.now)
         if not self._enabled:
             return
-        moment = self._read_clocks()
         # The higher level first: a pass of it makes the lower one superfluous.
         for name, level in sorted(self._checks.list_periodic(), key=lambda plan: -plan[1]):
             if self._due_at(name, level, moment) <= moment.now:
@@ -78,6 +85,13 @@ class RunPlanner:
         ):
             if not self._checks.unavailable.get(ask.check, "no such check"):
                 self._request(ask)
+
+    def end_removed(self) -> None:
+        """Ends what waits of checks that are not configured any more."""
+        for run in self._dispatcher.requested:
+            check = self._checks.by_name.get(run.ask.check)
+            if run.stage is Stage.WAITING and (check is None or run.ask.level not in check.levels):
+                self._queue.dequeue(run, "the check was removed from the configuration")
 
     def describe_stopped_checks(self) -> str:
         """The site's checks that would run by themselves if that were enabled; "" if there are
@@ -113,6 +127,37 @@ class RunPlanner:
         ]
         return f"needs a person: finding {'; '.join(hints)}" if hints else ""
 
+    def _queue_owed(self, now: float) -> None:
+        """Queues what is owed and may start, and ends what is owed no more."""
+        active = {run.id: run for run in self._dispatcher.active}
+        for owed in self._owed.list_runs():
+            run = active.get(owed.id)
+            if run is not None and run.stage is not Stage.WAITING:
+                continue
+            if is_automatic(owed.ask):
+                if run is None and not self._is_required(owed.ask):
+                    self._owed.remove(owed.id)
+            elif now - owed.since >= DAY_S and not self._runs_unasked(owed.ask):
+                reason = (run.waits_for if run is not None else "") or owed.why
+                self._queue.dequeue(owed, f"it did not run within a day: {reason or 'no turn'}")
+            elif run is None and _may_start(owed, now):
+                self._queue.enqueue(owed.ask, first=False)
+
+    def _is_required(self, ask: RunRequest) -> bool:
+        """Whether the schedule or the finding that requested an automatic run still does."""
+        if not self._enabled or self._checks.unavailable.get(ask.check):
+            return False
+        if ask.by == SCHEDULE:
+            return self._checks.by_name[ask.check].every_s(ask.level) > 0.0
+        return any(f"{BY_FINDING}{finding.id}" == ask.by for finding in self._node.list_findings())
+
+    def _runs_unasked(self, ask: RunRequest) -> bool:
+        """Whether the schedule or a finding could request the same."""
+        if not self._enabled or ask.gpus or ask.busy:
+            return False
+        by_finding = ask.check == "dcgm" and ask.level <= self._max_level
+        return by_finding or self._checks.by_name[ask.check].every_s(ask.level) > 0.0
+
     def _request(self, ask: RunRequest) -> None:
         """Queues the run unless it is queued or active, or more of it that can start: a run that
         needs idle devices may wait for days.
@@ -140,3 +185,8 @@ class RunPlanner:
     def _read_clocks(self) -> Moment:
         up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         return Moment(now=time.time(), up_s=up_s, running_s=time.monotonic() - self._started_at)
+
+
+def _may_start(owed: OwedRun, now: float) -> bool:
+    # Later than any next attempt: from before the clock was set back.
+    return not now < owed.not_before <= now + DAY_S

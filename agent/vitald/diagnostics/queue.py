@@ -1,8 +1,7 @@
-"""Runs that wait for their turn or for idle devices, and the callers that wait for a result."""
+"""Runs that wait for their turn, for idle devices, or for their next attempt."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
@@ -11,76 +10,84 @@ import structlog
 
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.history import RunHistory
+from vitald.diagnostics.owed import BY_FINDING, OwedRuns, is_automatic
 from vitald.diagnostics.results import ResultRecorder
-from vitald.diagnostics.schedule import SCHEDULE
-from vitald.model.diagnostic import ActiveRun, Outcome, Report, Run, RunRequest
+from vitald.model.diagnostic import ActiveRun, Outcome, OwedRun, Report, Run, RunRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
 MAX_QUEUED = 16  # a person's request beyond that is refused
-_BY_FINDING = "finding #"
 
 
 class RunQueue:
-    """The queued runs, the next one first."""
+    """The queued runs, the next one first. What is owed is kept in `owed`."""
 
     def __init__(
         self,
         checks: CheckSet,
+        owed: OwedRuns,
         history: RunHistory,
         results: ResultRecorder,
         wake: Callable[[], None],
     ) -> None:
         self.queued: list[ActiveRun] = []
         self._checks = checks
+        self._owed = owed
         self._history = history
         self._results = results
         self._wake = wake
         self._serial = 0
-        self._waiters: dict[str, asyncio.Future[Run]] = {}
 
     def enqueue(self, ask: RunRequest, *, first: bool) -> ActiveRun:
-        self._serial += 1
+        """A request of a person or a job that is owed already keeps its requester and reason."""
         now = time.time()
-        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
-        level = f"-{ask.level}" if ask.level else ""
+        owed = self._owed.find(ask) or OwedRun(id=self._make_id(ask, now), ask=ask, since=now)
+        if is_automatic(owed.ask):
+            owed = replace(owed, ask=ask)
+        self._keep_owed(owed)
         run = ActiveRun(
-            id=f"{stamp}-{self._serial}-{ask.check}{level}",
-            ask=ask,
-            asked_at=now,
+            id=owed.id,
+            ask=owed.ask,
+            asked_at=owed.since,
             expected_s=self._history.estimate_s(ask, self._checks.expected_s(ask)),
         )
         self.queued.insert(0 if first else len(self.queued), run)
-        self._waiters[run.id] = asyncio.get_running_loop().create_future()
-        self._announce(run)
+        self._announce(run, ask.by)
         return run
 
     def take_over(self, queued: ActiveRun, ask: RunRequest) -> ActiveRun:
         """Makes an automatic run a person's: it keeps its id and goes first."""
+        owed = self._owed.find(ask) or OwedRun(id=queued.id, ask=ask, since=time.time())
+        self._owed.put(replace(owed, ask=ask))
         self.queued.remove(queued)
-        run = replace(queued, ask=ask, waits_for="")
+        run = replace(queued, ask=ask, asked_at=owed.since, waits_for="")
         self.queued.insert(0, run)
-        self._announce(run)
+        self._announce(run, ask.by)
         return run
 
-    def dequeue(self, queued: ActiveRun, reason: str) -> None:
-        """Removes a run before it starts. It is recorded as inconclusive."""
-        self.queued.remove(queued)
+    def list_postponed(self, active: Set[str]) -> list[ActiveRun]:
+        """What is owed and waits for its next attempt. `active`: ids of what is not."""
+        return [
+            ActiveRun(
+                id=owed.id, ask=owed.ask, asked_at=owed.since, waits_for=_describe_attempts(owed)
+            )
+            for owed in self._owed.list_runs()
+            if owed.id not in active
+        ]
+
+    def dequeue(self, queued: ActiveRun | OwedRun, reason: str) -> None:
+        """Removes a run before it starts. It is recorded as inconclusive, and not owed any more."""
+        self.queued = [run for run in self.queued if run.id != queued.id]
+        self._owed.remove(queued.id)
         now = time.time()
         report = Report(outcome=Outcome.INCONCLUSIVE, reason=reason)
         run = Run(id=queued.id, ask=queued.ask, began=now, ended=now, report=report)
         self._results.record_run(run, cut=True)
 
-    def dequeue_removed(self) -> None:
-        """Removes the runs of checks that are not configured any more."""
-        for queued in [*self.queued]:
-            if queued.ask.check not in self._checks.by_name:
-                self.dequeue(queued, "the check was removed from the configuration")
-
     def dequeue_resolved(self, open_findings: Set[int]) -> None:
         """Removes the runs that findings requested which are no longer open."""
         for queued in [*self.queued]:
-            number = queued.ask.by.removeprefix(_BY_FINDING)
+            number = queued.ask.by.removeprefix(BY_FINDING)
             if number == queued.ask.by or not number.isdecimal():
                 continue
             if int(number) not in open_findings:
@@ -97,17 +104,18 @@ class RunQueue:
             self.queued.remove(ready)
         return ready
 
-    def get_waiter(self, run_id: str) -> asyncio.Future[Run] | None:
-        """The future of a run that is not stored yet."""
-        return self._waiters.get(run_id)
+    def _make_id(self, ask: RunRequest, now: float) -> str:
+        self._serial += 1
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
+        level = f"-{ask.level}" if ask.level else ""
+        return f"{stamp}-{self._serial}-{ask.check}{level}"
 
-    def resolve_waiter(self, run: Run) -> None:
-        """Hands the run to the callers that wait for it."""
-        waiter = self._waiters.pop(run.id, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(run)
+    def _keep_owed(self, owed: OwedRun) -> None:
+        """An automatic run that waits for nothing is over before it could be owed."""
+        if not is_automatic(owed.ask) or self._checks.requires_idle(owed.ask):
+            self._owed.put(owed)
 
-    def _announce(self, run: ActiveRun) -> None:
+    def _announce(self, run: ActiveRun, by: str) -> None:
         self._wake()
         write = log.debug if self._checks.is_routine(run.ask) else log.info
         write(
@@ -115,11 +123,15 @@ class RunQueue:
             id=run.id,
             check=run.ask.check,
             run_level=run.ask.level,
-            by=run.ask.by,
+            by=by,
             reason=run.ask.reason,
         )
 
 
-def is_automatic(ask: RunRequest) -> bool:
-    """True if the schedule or a finding requested the run, not a person or a job."""
-    return ask.by == SCHEDULE or ask.by.startswith(_BY_FINDING)
+def _describe_attempts(owed: OwedRun) -> str:
+    if not owed.attempts:
+        return ""
+    at = ""
+    if not is_automatic(owed.ask):
+        at = time.strftime(" at %H:%M UTC", time.gmtime(owed.not_before))
+    return f"the next attempt{at} ({owed.attempts} so far, the last: {owed.why})"

@@ -155,15 +155,18 @@ class Slots:
         return self.phase_s + math.ceil((at - self.phase_s) / self.every_s) * self.every_s
 
 
-def wants_retry(run: Run) -> bool:
-    """Whether the schedule requested it and should retry soon: there was no result, for a
-    temporary reason.
-    """
+def was_prevented(run: Run) -> bool:
+    """Whether there was no result, for a temporary reason."""
     wants = run.report.outcome in (Outcome.ERROR, Outcome.INCONCLUSIVE) and run.report.remedy in (
         Remedy.RETRY,
         Remedy.EXCLUSIVE_RERUN,
     )
-    return run.ask.by == SCHEDULE and (bool(run.preempted) or wants)
+    return bool(run.preempted) or wants
+
+
+def wants_retry(run: Run) -> bool:
+    """Whether the schedule requested it and should retry soon."""
+    return run.ask.by == SCHEDULE and was_prevented(run)
 
 
 def fills_slot(run: Run, level: int) -> bool:

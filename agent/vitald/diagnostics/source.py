@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import anyio
+import structlog
 
 from vitald.collectors.event_factory import derive_readings
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.dispatcher import RunDispatcher
 from vitald.diagnostics.interpreter import RunInterpreter
+from vitald.diagnostics.owed import OwedRuns
 from vitald.diagnostics.planner import RunPlanner
 from vitald.diagnostics.results import PendingResult, ResultRecorder
+from vitald.diagnostics.runner import Runner
 from vitald.model import NODE, Batch, Event, Position, SourceState
 from vitald.model.diagnostic import Run
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
 NAME = "diagnostics"
 _PERIOD_S = 10.0  # between checks for what is due and what findings require
@@ -36,6 +42,8 @@ class DiagnosticSource:
         checks: CheckSet,
         planner: RunPlanner,
         dispatcher: RunDispatcher,
+        runner: Runner,
+        owed: OwedRuns,
         results: ResultRecorder,
         interpreter: RunInterpreter,
         *,
@@ -47,19 +55,22 @@ class DiagnosticSource:
         self._checks = checks
         self._planner = planner
         self._dispatcher = dispatcher
+        self._runner = runner
+        self._owed = owed
         self._results = results
         self._interpreter = interpreter
         self._changed = changed
         self._stored = stored
         self._recalled = False
         self._last_memory = ""
+        self._handed_in: list[asyncio.Future[None]] = []  # of the callers of `store_memory`
 
     async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Until cancelled. May be called again after a fault: the active run goes on meanwhile."""
         if not self._recalled:
             self._recalled = True
             if after is not None:
-                self._interpreter.recall_memory(after)
+                self._recall_memory(after)
         try:
             while True:
                 self._changed.clear()
@@ -70,20 +81,37 @@ class DiagnosticSource:
                     yield batch
                     await self._stored()
                     self._results.pending.popleft()
-                    self._dispatcher.complete_run(result.run)
+                    self._runner.forget_run(result.run)
                     self._changed.set()
-                if ended := self._interpreter.end_removed(self._checks.by_name):
-                    yield self._make_batch(ended)
-                    await self._stored()
+                if self._handed_in:
+                    waiting, self._handed_in = self._handed_in, []
+                    yield self._make_batch(durable=True)
+                    for caller in waiting:
+                        if not caller.done():  # it may have given up
+                            caller.set_result(None)
                 await self._planner.plan_runs()
+                if found := [
+                    *self._interpreter.end_removed(self._checks.by_name),
+                    *self._interpreter.report_overdue(self._dispatcher.requested),
+                ]:
+                    yield self._make_batch(found)
+                    await self._stored()
                 await self._dispatcher.start_next_run()
                 yield self._make_batch()
                 # asyncio.wait_for may lose the cancellation at the daemon's stop.
                 with anyio.move_on_after(self._get_period_s()):
                     await self._changed.wait()
         except (asyncio.CancelledError, GeneratorExit):
-            await self._dispatcher.shut_down()
+            await self._runner.shut_down()
             raise
+
+    async def store_memory(self) -> None:
+        """Returns once the ledger has what is owed now."""
+        handed_in = asyncio.get_running_loop().create_future()
+        self._handed_in.append(handed_in)
+        self._changed.set()
+        await handed_in
+        await self._stored()
 
     def take_pending_batches(self) -> list[Batch]:
         """Runs that ended and were not handed in yet: for the daemon's stop, when the source is not
@@ -98,17 +126,34 @@ class DiagnosticSource:
     def _get_period_s(self) -> float:
         return _QUEUED_PERIOD_S if self._dispatcher.has_queued_runs else _PERIOD_S
 
+    def _recall_memory(self, position: Position) -> None:
+        try:
+            memory = json.loads(position.cursor)
+            self._interpreter.recall_memory(memory)
+            self._owed.recall_memory(memory.get("owed", ()))
+        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            log.error(
+                "memory_not_read",
+                source=NAME,
+                error=str(error),
+                effect="what must be found twice begins anew, and no requested run is repeated",
+            )
+
     def _make_result_batch(self, result: PendingResult) -> Batch:
+        self._owed.take_result(result.run, cut=result.cut)
         events = self._interpreter.make_events(result.run, cut=result.cut)
         # Stored only where it changes something: the ledger keeps what was wrong for longer.
         if not result.is_news and len(events) == 1:
             return self._make_batch()
         return self._make_batch(events, (result.run,))
 
-    def _make_batch(self, events: Sequence[Event] = (), runs: tuple[Run, ...] = ()) -> Batch:
-        memory = self._interpreter.memory
+    def _make_batch(
+        self, events: Sequence[Event] = (), runs: tuple[Run, ...] = (), *, durable: bool = False
+    ) -> Batch:
+        kept = {**self._interpreter.memory, "owed": self._owed.memory}
+        memory = json.dumps(kept, sort_keys=True)
         position = None
-        if events or memory != self._last_memory:
+        if events or durable or memory != self._last_memory:
             position = Position(NAME, self._boot_id, memory)
         self._last_memory = memory
         unavailable = {
@@ -128,5 +173,6 @@ class DiagnosticSource:
             state=SourceState.ABSENT if absent else SourceState.OK,
             detail=detail,
             readings=(derive_readings(NODE, available, missing=unavailable),),
+            durable=durable,
             runs=runs,
         )

@@ -69,7 +69,8 @@ class AuditRecord:
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """What one transaction stores: events, what they changed, the position of their source, the
-    runs that they come from, and who requested the change.
+    runs that they come from, and who requested the change. A `durable` one is committed even if it
+    has a position only.
     """
 
     events: tuple[Event, ...] = ()
@@ -78,6 +79,7 @@ class LedgerEntry:
     position: Position | None = None
     audit: AuditRecord | None = None
     runs: tuple[Run, ...] = ()
+    durable: bool = False
 
 
 def count_events(entries: Iterable[LedgerEntry]) -> int:

@@ -91,6 +91,17 @@ def _collect_current(shown: DiagnosticsView) -> Iterator[Metric]:
             waiting.add_metric([name, str(level)], stage is Stage.WAITING)
     yield running
     yield waiting
+    owed = _make_gauge(
+        "owed_since_timestamp_seconds",
+        "Since when a requested diagnostic has no verdict, over restarts; absent if none is owed.",
+    )
+    since: dict[tuple[str, int], float] = {}
+    for run in shown.active:
+        key = (run.ask.check, run.ask.level)
+        since[key] = min(run.asked_at, since.get(key, run.asked_at))
+    for (name, level), asked_at in since.items():
+        owed.add_metric([name, str(level)], asked_at)
+    yield owed
     due = _make_gauge(
         "next_timestamp_seconds", "When the schedule runs a diagnostic next. Past: it waits."
     )

@@ -186,6 +186,18 @@ class ActiveRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwedRun:
+    """A requested run without a verdict so far. Times in seconds since the epoch."""
+
+    id: str  # of its next run
+    ask: RunRequest
+    since: float
+    attempts: int = 0  # that were stopped, or could not run for a temporary reason
+    not_before: float = 0.0  # when the next one may start
+    why: str = ""  # why the last one came to nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledRun:
     """When the schedule runs a check next."""
 

@@ -82,6 +82,7 @@ class Batch:
     # The devices that it knows, those that are missing included; None: as before
     devices: tuple[DeviceNames, ...] | None = None
     simulated: bool = False  # what it reads is not real
+    durable: bool = False  # its position must not be lost, though no event comes with it
     runs: tuple[Run, ...] = ()  # of diagnostics, which the events come from
     # Reported before and still observed: a finding must be open
     holding: tuple[Event, ...] = ()

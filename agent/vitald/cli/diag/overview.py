@@ -28,9 +28,13 @@ def format_overview(
     if answer["going"]:
         yield ""
         for active in answer["going"]:
-            state = "waits" if active["stage"] == "waiting" else "runs "
-            id_, requester = render.escape_text(active["id"]), views.format_requester(active)
-            yield f"{state}  {views.format_name(active)}  {id_}, requested by {requester}"
+            waiting = active["stage"] == "waiting"
+            name, id_ = views.format_name(active), render.escape_text(active["id"])
+            since = f"requested {render.format_age(active['askedAt'])} ago"
+            by = views.format_requester(active)
+            yield f"{'waits' if waiting else 'runs '}  {name}  {id_}, {since} by {by}"
+            if waiting and active["waitsFor"]:
+                yield f"       for {render.escape_text(active['waitsFor'])}"
     yield ""
     if not runs:
         yield "no runs yet"
@@ -78,9 +82,11 @@ def _describe_next(
     active: schema.DiagnosticGoing | None,
 ) -> str:
     """The run that is active or queued; else when the next is due, or why there is none."""
+    if active is not None and active["stage"] == "waiting":
+        waits = f"waits for {render.escape_text(active['waitsFor']) or 'its turn'}"
+        coming = _format_due(due["at"]) if due is not None else ""
+        return f"{coming}, {waits}" if coming.startswith("in ") else waits
     if active is not None:
-        if active["stage"] == "waiting":
-            return f"waits for {render.escape_text(active['waitsFor']) or 'its turn'}"
         expected = views.format_duration(active["expected"])
         return f"runs: {views.format_duration(active['elapsed'])} of about {expected}"
     if check["missing"]:

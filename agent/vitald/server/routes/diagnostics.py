@@ -74,12 +74,13 @@ class DiagnosticsView(Protocol):
 
 
 class DiagnosticsControl(DiagnosticsView, Protocol):
-    """Also starts and stops runs. `request_run` raises Refusal; without an id `cancel_run` means
-    the active run. Both are logged there.
+    """Also starts and stops runs. `request_run` raises Refusal, and `store_requests` returns once
+    the requests are kept; without an id `cancel_run` means the active run. Both are logged there.
     """
 
     def find_gpu_number(self, gpu: Component) -> int | None: ...
     def request_run(self, ask: RunRequest) -> ActiveRun: ...
+    async def store_requests(self) -> None: ...
     def cancel_run(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None: ...
 
 
@@ -152,12 +153,13 @@ class DiagnosticRoutes:
         )
 
     async def request_run(self, request: web.Request) -> web.Response:
-        """Requests a run. Answers at once; the run is queued."""
+        """Requests a run. Answers once the request is kept."""
         peer = require_change_right(request)
         body = await read_body(request, "check", "level", "gpus", "reason", "busy")
         asked = self._read_request(body, f"{peer.name}, pid {peer.pid}")
         try:
             begun = self._diagnostics.request_run(asked)
+            await self._diagnostics.store_requests()
         except Refusal as refusal:
             raise RequestRefused(409, str(refusal), refusal.hint) from None
         answer: schema.OneGoing = {"going": serialize_active(begun)}

@@ -53,11 +53,14 @@ _MAX_NAMED = 6
 
 
 class JobDiagnostics(Protocol):
-    """The part of diagnostics that jobs use. `request_run` raises Refusal."""
+    """The part of diagnostics that jobs use. `request_run` raises Refusal; `store_requests` returns
+    once the requests are kept.
+    """
 
     async def begin_job(self, job: str) -> None: ...
     def end_job(self, job: str) -> None: ...
     def request_run(self, ask: RunRequest) -> ActiveRun: ...
+    async def store_requests(self) -> None: ...
 
 
 class JobRoutes:
@@ -167,9 +170,10 @@ class JobRoutes:
         )
         job = next((ended for ended in reversed(jobs.recent) if ended.id == job.id), job)
         wanted = diagnose and (job.failed or bool(left))
-        return _make_answer(job, left, self._request_diagnostic(job, left) if wanted else None)
+        asked = await self._request_diagnostic(job, left) if wanted else None
+        return _make_answer(job, left, asked)
 
-    def _request_diagnostic(self, job: Job, left: list[Finding]) -> schema.AskedDiagnostic:
+    async def _request_diagnostic(self, job: Job, left: list[Finding]) -> schema.AskedDiagnostic:
         numbers = ", ".join(f"#{found.id}" for found in left[:_MAX_NAMED])
         why = " and ".join(
             filter(
@@ -188,6 +192,7 @@ class JobRoutes:
                     check="dcgm", level=_LEVEL, by=f"job {job.id}", reason=f"{job.name} {why}"
                 )
             )
+            await self._diagnostics.store_requests()
         except Refusal as refusal:
             return {"asked": False, "id": None, "why": str(refusal)}
         return {"asked": True, "id": going.id, "why": going.ask.reason}

@@ -57,12 +57,12 @@ class DiagnosticAsk(TypedDict):
 
 
 class DiagnosticGoing(DiagnosticAsk):
-    """A requested run that has not ended."""
+    """A requested run without a verdict so far."""
 
     stage: Literal["waiting", "running", "ending"]
     """`ending`: it is being stopped."""
     askedAt: Moment
-    """When it was requested."""
+    """When it was requested; kept over restarts and attempts that came to nothing."""
     began: Moment | None
     """When it began; null while it waits."""
     elapsed: Annotated[float, Keywords(minimum=0)]
@@ -70,7 +70,8 @@ class DiagnosticGoing(DiagnosticAsk):
     expected: Annotated[float, Keywords(minimum=0)]
     """How long it usually takes; 0 where that is not known."""
     waitsFor: Annotated[str, Keywords(examples=("idle devices: job 4711",))]
-    """What it waits for, in words; may be empty."""
+    """What it waits for, in words; may be empty. After an attempt that came to nothing: when the
+    next one is, and why."""
     test: str
     """The current test, if the program reports it; may be empty."""
 
@@ -196,7 +197,7 @@ class ApiDiagnostics(TypedDict):
     checks: list[DiagnosticCheck]
     """The kinds of diagnostics."""
     going: list[DiagnosticGoing]
-    """The one that runs first, then those that wait."""
+    """The one that runs first, then those that wait for their turn, or for their next attempt."""
     last: list[DiagnosticRun]
     """The last run of each check and level."""
     due: list[DiagnosticDue]
@@ -209,7 +210,7 @@ class DiagnosticOutline(TypedDict):
     """Diagnostics at a glance."""
 
     going: list[DiagnosticGoing]
-    """The one that runs first, then those that wait."""
+    """The one that runs first, then those that wait for their turn, or for their next attempt."""
     last: list[DiagnosticRun]
     """The last run of each check and level."""
 
