@@ -18,6 +18,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from tests.bench.measure import (
     PYTHON,
@@ -235,10 +236,15 @@ def _to_free(running: Node, dcgmi: Dcgmi) -> Json:
             )  # type: ignore[misc]
             assert dcgmi.alive() == (), "something is left"
             _told(running, "/v1/jobs", {"event": "end", "job": job})
-            until(lambda: running.get("/v1/diagnostics")["going"] == [], "the end")
+            # What was stopped is owed: the next request begins it again.
+            until(lambda: {"waiting"} >= {run["stage"] for run in _requested(running)}, "the end")
         figures[name] = spread(taken)
     dcgmi.answer("diag -r 2", diag(level=2))
     return figures
+
+
+def _requested(running: Node) -> list[Json]:
+    return cast("list[Json]", running.get("/v1/diagnostics")["going"])
 
 
 def _told(running: Node, path: str, body: Json) -> None:
@@ -258,7 +264,7 @@ def _memory(running: Node, dcgmi: Dcgmi) -> Json:
     figures: Json = {"before_mib": memory_mib(pid_of(running))}
     for number in range(RUNS):
         _told(running, "/v1/diagnostics/run", {"level": 1, "reason": "measured"})
-        until(lambda: running.get("/v1/diagnostics")["going"] == [], "the end")
+        until(lambda: 1 not in {run["level"] for run in _requested(running)}, "the end")
         if number == 0:
             figures["after_1_mib"] = memory_mib(pid_of(running))
     figures[f"after_{RUNS}_mib"] = memory_mib(pid_of(running))
