@@ -33,7 +33,6 @@ _WHY_NOT = (_ENGINE_DOWN, "dcgm_health/stalled")  # reported for runs without a 
 # Codes of another kind that a check reports and resolves.
 _OTHER_KINDS = {"dcgm": (_ENGINE_DOWN,), "dcgm_health": (_ENGINE_DOWN,)}
 _NOT_RUN_AFTER = 3  # successive runs without a verdict
-_WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 _RAN = ("pass", "fail", "warn")  # statuses of a test that was carried out
 _MAX_UNCONFIRMED = 1024
 
@@ -120,7 +119,7 @@ def make_events(
     found: set[UnconfirmedFault] = set()
     fault_events = _make_fault_events(run, facts, common, places, seen, found)
     events = [make_run_event(run, facts), *fault_events]
-    if run.report.outcome in _WITH_VERDICT:
+    if run.report.outcome.is_verdict:
         tested = _find_tested(run, places)
         _update_memory(
             run,
@@ -148,7 +147,7 @@ def _make_fault_events(
     events: list[Event] = []
     reported: set[tuple[Component, str, str]] = set()
     for fault in run.report.faults:
-        if run.report.outcome not in _WITH_VERDICT and fault.code not in _WHY_NOT:
+        if not run.report.outcome.is_verdict and fault.code not in _WHY_NOT:
             continue
         component = _find_component(fault, run.report.serials, places)
         if (component, fault.code, fault.device) in reported:
@@ -427,7 +426,7 @@ def _make_not_run_events(
 ) -> list[Event]:
     """A finding after several successive runs without a verdict, and its end."""
     name, where = run.ask.label, _name_component(run.ask)
-    if run.report.outcome in _WITH_VERDICT:
+    if run.report.outcome.is_verdict:
         before = seen.failed_runs.pop(name, 0)
         is_open = any(
             (finding.component, finding.code) == (where, NOT_RUN)

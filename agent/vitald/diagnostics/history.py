@@ -9,11 +9,10 @@ from dataclasses import replace
 from vitald.diagnostics.node import MAX_PAST_RUNS, NodeView
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.schedule import SCHEDULE
-from vitald.model.diagnostic import Outcome, Run, RunRequest
+from vitald.model.diagnostic import Run, RunRequest
 from vitald.worker_thread import WorkerThread
 
 _MAX_RECENT = 4
-_COMPLETE = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 
 
 class RunHistory:
@@ -61,7 +60,7 @@ class RunHistory:
     def estimate_s(self, ask: RunRequest, default_s: float) -> float:
         """Duration of the last run that was completed, in seconds; else `default_s`."""
         last = self.last_runs.get((ask.check, ask.level))
-        if last is not None and last.report.outcome in _COMPLETE:
+        if last is not None and last.report.outcome.is_verdict:
             return last.ended - last.began
         return default_s
 

@@ -18,7 +18,6 @@ from vitald.model.diagnostic import Outcome, OwedRun, Run, RunRequest
 DAY_S = 86400.0
 BY_FINDING = "finding #"
 _BACKOFF = Backoff(RETRY_S, 4.0 * RETRY_S)
-_WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 
 
 class OwedRuns:
@@ -51,7 +50,7 @@ class OwedRuns:
 
     def take_result(self, run: Run, *, cut: bool) -> None:
         """A run has ended. `cut`: it was stopped."""
-        if run.report.outcome in _WITH_VERDICT:
+        if run.report.outcome.is_verdict:
             self._by_id = {
                 owed.id: owed for owed in self._by_id.values() if not _answers(run, owed.ask)
             }

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vitald.catalog import Clears
 from vitald.model import Action, ComponentKind, Finding
-from vitald.model.diagnostic import Outcome, Run, RunRequest
+from vitald.model.diagnostic import Run, RunRequest
 
 _DCGM, _NCCOM = "dcgm", "nccom"
 _SUSPICIONS = (Action.OBSERVE, Action.INSPECT)
 _TESTED = (ComponentKind.NODE, ComponentKind.GPU, ComponentKind.NVSWITCH, ComponentKind.PCI)
-_CONCLUSIVE = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 _PERIOD_S = 3600.0  # a fault that goes on being reported asks no more often than this
 _LOAD_PERIOD_S = 86400.0  # the same of a run that needs idle devices
 _SHORT_PERIOD_S = 600.0  # after a run that came to nothing, or that found what must be found twice
@@ -142,7 +141,7 @@ def _found_at(finding: Finding) -> int:
 
 def _was_tested(runs: Sequence[Run], since: float) -> bool:
     """True if a run with a verdict began after `since`: after the run that found it."""
-    return any(run.began > since and run.report.outcome in _CONCLUSIVE for run in runs)
+    return any(run.began > since and run.report.outcome.is_verdict for run in runs)
 
 
 def _may_run(ask: RunRequest, runs: Sequence[Run], now: float, *, soon: bool) -> bool:
@@ -152,7 +151,7 @@ def _may_run(ask: RunRequest, runs: Sequence[Run], now: float, *, soon: bool) ->
         return True
     last = max(runs, key=lambda run: run.ended)
     if now - last.ended < (
-        _SHORT_PERIOD_S if soon or last.report.outcome not in _CONCLUSIVE else _PERIOD_S
+        _SHORT_PERIOD_S if soon or not last.report.outcome.is_verdict else _PERIOD_S
     ):
         return False
     fault = ask.reason.partition(": ")[2]
@@ -164,7 +163,5 @@ def _may_run(ask: RunRequest, runs: Sequence[Run], now: float, *, soon: bool) ->
     loads = ask.check != _DCGM or ask.level > 1
     return not (
         loads
-        and any(
-            run.report.outcome in _CONCLUSIVE and now - run.ended < _LOAD_PERIOD_S for run in same
-        )
+        and any(run.report.outcome.is_verdict and now - run.ended < _LOAD_PERIOD_S for run in same)
     )

@@ -27,7 +27,6 @@ from vitald.timestamps import format_rfc3339
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
-_WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 _UNKNOWN = "unknown"
 _MAX_LENGTH = 2000  # characters of a line
 _WORD = re.compile(r"[^0-9A-Za-z._:+-]")
@@ -48,7 +47,7 @@ _LOOPBACK = {
 def format_summary(run: Run) -> str:
     """The DCGM summary line; empty for other checks, and for a run without a verdict."""
     report = run.report
-    if run.ask.check != "dcgm" or report.outcome not in _WITH_VERDICT:
+    if run.ask.check != "dcgm" or not report.outcome.is_verdict:
         return ""
     devices = " ".join(map(_clean_word, report.device_ids))
     version, driver = _clean_word(report.dcgm_version), _clean_word(report.driver_version)
@@ -72,7 +71,7 @@ def format_deep_lines(run: Run, region: str = "", instance_type: str = "") -> tu
     if summary := format_summary(run):
         lines.append(_format_record(run, "info", summary))
     lines += [_format_record(run, level, text) for level, text in _list_loopback(run)]
-    if run.report.outcome not in _WITH_VERDICT:
+    if not run.report.outcome.is_verdict:
         lines.append(
             _format_record(run, "warn", f"{_get_title(run)} has no result: {_get_reason(run)}")
         )

@@ -29,6 +29,11 @@ class Outcome(Enum):
     def is_conclusive(self) -> bool:
         return self in (Outcome.PASS, Outcome.FAIL)
 
+    @property
+    def is_verdict(self) -> bool:
+        """Whether the run was completed."""
+        return self.is_conclusive or self is Outcome.CONFIG
+
 
 class Remedy(Enum):
     """What a result requires. The members' order is the order of strength."""
