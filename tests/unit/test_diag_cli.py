@@ -120,6 +120,23 @@ def test_exit_codes(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixtu
     assert {(one.level, one.reason) for one in fake.asked} == {(2, "asked on the command line")}
 
 
+def test_a_run_that_is_still_owed_says_so(
+    cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def postpone() -> None:
+        going = fake.active[0]
+        if going.id.endswith(".2"):
+            return
+        fake.end(Report(outcome=Outcome.INCONCLUSIVE), preempted="job 815")
+        fake.active = (replace(going, id=f"{going.id}.2", waits_for="the next attempt at 9:10"),)
+
+    fake.on_look = postpone
+    assert cli("run", "2") == 30
+    shown = capsys.readouterr().out
+    assert "still owed, waits for the next attempt at 9:10\n" in shown
+    assert f"vitald diag cancel {fake.active[0].id} --reason TEXT" in shown
+
+
 def test_json(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     """One document and nothing else, where no terminal is."""
     ends(fake, FAILED, running())

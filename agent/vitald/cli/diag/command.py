@@ -201,7 +201,22 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
     else:
         for line in views.format_run(result):
             render.print_line(line)
+        if choose_exit_code(result) == EXIT["error"]:
+            _print_next_attempt(arguments, result)
     return choose_exit_code(result)
+
+
+def _print_next_attempt(arguments: argparse.Namespace, ended: schema.DiagnosticRun) -> None:
+    """A run without a verdict may be owed still: it will begin again by itself."""
+    for run in client.call_api(arguments, "/v1/diagnostics")["going"]:
+        same = (run["check"], run["level"], run["by"]) == (
+            ended["check"],
+            ended["level"],
+            ended["by"],
+        )
+        if same and run["stage"] == "waiting":
+            print(f"still owed, waits for {render.escape_text(run['waitsFor'])}")
+            print(f"  end that: vitald diag cancel {render.escape_text(run['id'])} --reason TEXT")
 
 
 def choose_exit_code(result: schema.DiagnosticRun) -> int:
