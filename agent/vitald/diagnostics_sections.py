@@ -56,8 +56,8 @@ class Diagnostics:
     owed: str = setting(
         "report",
         partial(read_choice, known=("report", "drain")),
-        'What a run requires that could not take place for a day: "report" opens the finding'
-        ' diagnostic/overdue; "drain" makes the node unfit for work, too, until the run has ended.',
+        'What follows if a run is owed for a day: "report" opens diagnostic/overdue, "drain" opens'
+        " diagnostic/held, which makes the node unfit for work until the run has ended.",
         reload=True,
     )
     ignore_processes: tuple[str, ...] = setting(

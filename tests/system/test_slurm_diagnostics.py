@@ -23,7 +23,6 @@ from tests.system.lines import remap
 from tests.system.test_diagnostics import alive, asked, ended, running, state, with_child
 from tests.system.test_slurm import HOST, Slurm, installed, jobs, slurm
 from tests.waiting import WAIT_S, until
-from vitald.diagnostics.owed import DAY_S
 from vitald.ledger import Ledger
 from vitald.simulator.node import SimulatedNode
 
@@ -352,7 +351,7 @@ def test_a_node_is_drained_for_a_level_2_that_is_overdue(
     slurm.wait_job(slurm.submit("exit 3"), "FAILED")
     assert "idle devices: job" in waiting(node)
     node.kill()
-    make_requests_older(node, DAY_S)
+    make_requests_older(node, 24 * HOUR_S)
     node.start()
     slurm.wait(lambda known: known.held, "the node to be drained")
     assert slurm.known().reason.startswith("vitald: node/dcgm-2: The node is held")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -24,8 +24,8 @@ from tests.waiting import until_async
 from vitald.backoff import Backoff
 from vitald.diagnostics import owed
 from vitald.diagnostics.check import Execute
-from vitald.diagnostics.events import OVERDUE
-from vitald.diagnostics.owed import DAY_S, OwedRuns
+from vitald.diagnostics.overdue import HELD, OVERDUE
+from vitald.diagnostics.owed import OwedRuns
 from vitald.diagnostics.schedule import MAX_RETRIES, SCHEDULE
 from vitald.diagnostics_sections import Diagnostics
 from vitald.model import Action, Component, ComponentKind, Position
@@ -42,6 +42,7 @@ from vitald.model.diagnostic import (
 
 __all__ = ["quick"]
 
+DAY_S = 86400.0
 FAILED_JOB = RunRequest(check="dcgm", level=2, by="job 5", reason="job 5 ended with exit 3")
 STOPPED = Report(outcome=Outcome.INCONCLUSIVE, reason="it made room", remedy=Remedy.RETRY)
 
@@ -305,36 +306,51 @@ def test_what_only_a_person_requests_ends_after_a_day_and_says_why(request_: Run
     told(work)
 
 
-def opens_findings(house: House) -> None:
+def judges(house: House) -> None:
     """The judge, for what is overdue."""
 
     def judge() -> None:
-        events = [event for event in house.told if event.code == OVERDUE]
+        opened = {event.component: event for event in house.told if event.kind == "diagnostic"}
+        calm = house.batches[-1].calm if house.batches else frozenset()
         house.node.open = [
-            finding(Action.OBSERVE, code=OVERDUE, component=event.component, fields=event.fields)
-            for event in events[-1:]
-            if not event.fields.get("recovered")
+            finding(Action.OBSERVE, code=event.code, component=component, fields=event.fields)
+            for component, event in opened.items()
+            if event.code in (OVERDUE, HELD) and (component, event.code) not in calm
         ]
 
     house.node.on_findings = judge
 
 
-@pytest.mark.parametrize("setting", ["report", "drain"])
-def test_a_node_that_owes_a_level_2_for_a_day_says_so_until_it_has_run(setting: str) -> None:
+@pytest.mark.parametrize(("setting", "code"), [("report", OVERDUE), ("drain", HELD)])
+def test_a_node_that_owes_a_level_2_for_a_day_says_so_until_it_has_run(
+    setting: str, code: str
+) -> None:
     async def work() -> None:
         house = await overdue(FAILED_JOB, owed=setting)
-        opens_findings(house)
+        judges(house)
         async with house.open():
-            await until_async(lambda: len(house.batches) > 10, "some looks")
+            await until_async(lambda: len(house.batches) > 10, "some batches")
             (event,) = house.told
             where = Component(ComponentKind.NODE, "dcgm-2")
-            assert (event.code, event.component) == (OVERDUE, where)
-            assert event.fields["drain"] is (setting == "drain")
+            assert (event.code, event.component) == (code, where)
             assert "(job 5 ended with exit 3)" in event.raw
+            (holding,) = house.batches[-1].holding
+            assert (holding.code, holding.component) == (code, where)
             house.detector.uses = ()
-            await until_async(lambda: house.codes.count(OVERDUE) == 2, "its end")
-            assert house.told[-1].fields == {"recovered": True}
+            await until_async(lambda: house.batches[-1].calm, "its end")
+            assert house.batches[-1].calm == {(where, code)}
             assert [run.report for run in house.runs] == [PASSED]
+
+    told(work)
+
+
+def test_an_entry_that_opens_no_finding_is_reported_once() -> None:
+    """A site may give it the action `none`."""
+
+    async def work() -> None:
+        async with (await overdue(FAILED_JOB)).open() as house:
+            await until_async(lambda: len(house.batches) > 10, "some batches")
+            assert house.codes == [OVERDUE]
 
     told(work)
 
@@ -342,16 +358,50 @@ def test_a_node_that_owes_a_level_2_for_a_day_says_so_until_it_has_run(setting: 
 def test_a_reload_changes_what_an_overdue_run_requires() -> None:
     async def work() -> None:
         house = await overdue(FAILED_JOB)
-        opens_findings(house)
+        judges(house)
         async with house.open():
-            for setting in ("drain", "report"):
+            for setting, code, former in (("drain", HELD, OVERDUE), ("report", OVERDUE, HELD)):
+                await until_async(lambda: former in house.codes, "the finding")
                 house.reload(diagnostics=Diagnostics(owed=setting))
-                await until_async(
-                    lambda: house.told and house.told[-1].fields["drain"] is (setting == "drain"),
-                    "the finding again",
-                )
+                await until_async(lambda: house.told[-1].code == code, "the other one")
+                assert former in {code for batch in house.batches for _, code in batch.calm}
 
     told(work)
+
+
+@pytest.mark.parametrize(("setting", "runs"), [("report", False), ("drain", True)])
+def test_a_node_that_is_held_does_not_wait_for_the_next_slot(setting: str, runs: bool) -> None:
+    """The schedule's run made room too often; a new slot begins in half a day."""
+
+    async def work() -> None:
+        made_room = Report(outcome=Outcome.INCONCLUSIVE, reason="room", remedy=Remedy.RETRY)
+        request = RunRequest(check="dcgm", level=2, by=SCHEDULE)
+        now = time.time()
+        kept = OwedRun(id="a.2", ask=request, since=now - DAY_S, attempts=4, not_before=now - 1.0)
+        memory = {"once": [], "vain": {}, "owed": [asdict(kept)]}
+        after = Position("diagnostics", "boot-a", json.dumps(memory))
+        house = House(Tested(periods={2: 86400.0}), owed=setting, after=after)
+        house.node.remembered = [
+            Run(
+                id=f"b{number}",
+                ask=request,
+                began=now - 60.0 + number,
+                ended=now - 60.0 + number,
+                report=made_room,
+                command="dcgmi",
+                preempted="job 9",
+            )
+            for number in range(MAX_RETRIES + 1)
+        ]
+        async with house.open():
+            if runs:
+                await until_async(lambda: house.runs, "the run")
+                assert house.runs[0].id == "a.2"
+            else:
+                await until_async(lambda: len(house.batches) > 10, "some batches")
+                assert house.runs == [] and house.manager.active
+
+    settled_after_boot(work)
 
 
 # --- what answers a request

@@ -8,7 +8,6 @@ those are reported that explain why it could not test.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -18,13 +17,12 @@ from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Finding, Value
 from vitald.model.codes import SITE_CHECK
-from vitald.model.diagnostic import ActiveRun, Fault, Outcome, Remedy, Run, RunRequest
+from vitald.model.diagnostic import Fault, Outcome, Remedy, Run, RunRequest
 
-PASSED, FAILED, NOT_RUN, OVERDUE, RAN = (
+PASSED, FAILED, NOT_RUN, RAN = (
     "diagnostic/passed",
     "diagnostic/failed",
     "diagnostic/not_run",
-    "diagnostic/overdue",
     "diagnostic/ran",
 )
 NEURON_PASSED = "diagnostic/neuron_passed"
@@ -425,7 +423,7 @@ def _make_not_run_events(
     cut: bool,
 ) -> list[Event]:
     """A finding after several successive runs without a verdict, and its end."""
-    name, where = run.ask.label, _name_component(run.ask)
+    name, where = run.ask.label, name_component(run.ask)
     if run.report.outcome.is_verdict:
         before = seen.failed_runs.pop(name, 0)
         is_open = any(
@@ -462,32 +460,8 @@ def _make_not_run_events(
     return [facts.make_event(NOT_RUN, where, common, text, moment=run.ended)]
 
 
-def make_overdue_events(
-    overdue: Iterable[ActiveRun], facts: EventFactory, opened: Iterable[Finding], *, drain: bool
-) -> list[Event]:
-    """A finding for each overdue run, and its end. `drain`: it makes the node unfit for work."""
-    standing = {
-        finding.component: finding.fields.get("drain")
-        for finding in opened
-        if finding.code == OVERDUE and not (finding.is_simulated or finding.on_trial)
-    }
-    owed = {_name_component(run.ask): run for run in overdue}
-    events = []
-    for where, run in owed.items():
-        if standing.get(where) is drain:
-            continue
-        fields: Fields = {"level": run.ask.level, "check": run.ask.check, "drain": drain}
-        since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.asked_at))
-        reason = run.ask.reason or run.ask.by
-        text = f"{run.ask.label} is owed since {since} ({reason})"
-        waits = f": waits for {run.waits_for}" if run.waits_for else ""
-        events.append(facts.make_event(OVERDUE, where, fields, text + waits))
-    for where in standing.keys() - owed.keys():
-        events.append(facts.make_event(OVERDUE, where, {"recovered": True}, "not owed any more"))
-    return events
-
-
-def _name_component(ask: RunRequest) -> Component:
+def name_component(ask: RunRequest) -> Component:
+    """The part of the node that findings on the runs of a check and level are about."""
     return Component(ComponentKind.NODE, ask.label.replace(" level ", "-"))
 
 

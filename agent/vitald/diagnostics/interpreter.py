@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import structlog
@@ -12,9 +11,8 @@ from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory
 from vitald.diagnostics import events
 from vitald.diagnostics.node import NodeView
-from vitald.diagnostics.owed import DAY_S
 from vitald.model import NODE, Event
-from vitald.model.diagnostic import ActiveRun, Run
+from vitald.model.diagnostic import Run
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -26,7 +24,6 @@ class RunInterpreter:
 
     def __init__(self, source: str, boot_id: str, node: NodeView, catalog: Catalog) -> None:
         self.catalog = catalog
-        self.drains = False  # whether an overdue run makes the node unfit for work
         self._source = source
         self._facts = EventFactory(source, boot_id)
         self._node = node
@@ -53,18 +50,6 @@ class RunInterpreter:
     def end_removed(self, checks: Collection[str]) -> list[Event]:
         """Events that end the findings of checks that are not configured any more."""
         return events.make_removed_events(checks, self._facts, self._node.list_findings())
-
-    def report_overdue(self, requested: Iterable[ActiveRun]) -> list[Event]:
-        """Events that open and end the findings of runs that are owed for a day."""
-        now = time.time()
-        overdue = [
-            run
-            for run in requested
-            if now - run.asked_at >= DAY_S and not (run.ask.gpus or run.ask.busy)
-        ]
-        return events.make_overdue_events(
-            overdue, self._facts, self._node.list_findings(), drain=self.drains
-        )
 
     def make_events(self, run: Run, *, cut: bool) -> list[Event]:
         """The events of a run. `cut`: it was stopped."""

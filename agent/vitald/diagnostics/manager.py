@@ -16,8 +16,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
+import structlog
 
 from vitald.catalog import Catalog
+from vitald.collectors.event_factory import EventFactory
 from vitald.config import Config
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.check_set import CheckSet
@@ -28,7 +30,8 @@ from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.idle.monitor import IdleMonitor
 from vitald.diagnostics.interpreter import RunInterpreter
 from vitald.diagnostics.node import NodeView
-from vitald.diagnostics.owed import OwedRuns, is_automatic
+from vitald.diagnostics.overdue import OverdueRuns
+from vitald.diagnostics.owed import is_automatic
 from vitald.diagnostics.planner import RunPlanner
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.queue import MAX_QUEUED, RunQueue
@@ -42,7 +45,9 @@ from vitald.model import Component
 from vitald.model.diagnostic import ActiveRun, Refusal, Run, RunRequest, ScheduledRun, Stage
 from vitald.worker_thread import WorkerThread
 
-_MAX_STORE_S = 2.0
+log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
+
+_MAX_STORE_S = 1.0  # how long a client waits for it
 
 
 class DiagnosticsManager:
@@ -79,8 +84,7 @@ class DiagnosticsManager:
         self._results = ResultRecorder(
             self._history, self._checks.is_routine, count=count, wake=wake, deep_log=deep_log
         )
-        self._owed = OwedRuns()
-        self._queue = RunQueue(self._checks, self._owed, self._history, self._results, wake)
+        self._queue = RunQueue(self._checks, self._history, self._results, wake)
         self._interpreter = RunInterpreter(NAME, boot_id, node, catalog)
         self._runner = Runner(
             self._checks, programs, self._access, self._results, self._interpreter.confirm_faults
@@ -95,14 +99,7 @@ class DiagnosticsManager:
             idle_s=config.diagnostics.idle_s,
         )
         self._planner = RunPlanner(
-            config,
-            self._checks,
-            schedule,
-            node,
-            self._history,
-            self._owed,
-            self._queue,
-            self._dispatcher,
+            config, self._checks, schedule, node, self._history, self._queue, self._dispatcher
         )
         self.source = DiagnosticSource(
             boot_id,
@@ -110,7 +107,8 @@ class DiagnosticsManager:
             self._planner,
             self._dispatcher,
             self._runner,
-            self._owed,
+            self._queue.owed,
+            OverdueRuns(self._queue.owed, self._dispatcher, node, EventFactory(NAME, boot_id)),
             self._results,
             self._interpreter,
             changed=self._changed,
@@ -123,7 +121,7 @@ class DiagnosticsManager:
         and after a reload.
         """
         self._interpreter.catalog = catalog
-        self._interpreter.drains = config.diagnostics.owed == "drain"
+        self._queue.owed.holds_node = config.diagnostics.owed == "drain"
         self._checks.configure(catalog, config.checks)
         self._planner.end_removed()
         self._changed.set()
@@ -214,8 +212,10 @@ class DiagnosticsManager:
         """Returns once the requests so far are in the ledger, or after a time limit: they survive
         the daemon's end.
         """
-        with anyio.move_on_after(_MAX_STORE_S):
+        with anyio.move_on_after(_MAX_STORE_S) as limit:
             await self.source.store_memory()
+        if limit.cancelled_caught:
+            log.warning("request_not_stored", effect="it is lost if vitald is killed now")
 
     async def begin_job(self, job: str) -> None:
         """A job begins: a run that needs idle devices is stopped. Returns when the devices are

@@ -15,15 +15,19 @@ from vitald.backoff import Backoff
 from vitald.diagnostics.schedule import MAX_RETRIES, RETRY_S, SCHEDULE, was_prevented
 from vitald.model.diagnostic import Outcome, OwedRun, Run, RunRequest
 
-DAY_S = 86400.0
+_DAY_S = 86400.0
 BY_FINDING = "finding #"
-_BACKOFF = Backoff(RETRY_S, 4.0 * RETRY_S)
+MAX_DELAY_S = 4.0 * RETRY_S  # between two attempts
+_BACKOFF = Backoff(RETRY_S, MAX_DELAY_S)
 
 
 class OwedRuns:
-    """At most one for the same check, level and GPUs."""
+    """At most one for the same check, level and GPUs. `holds_node`: whether the node is held for
+    those that are overdue.
+    """
 
     def __init__(self) -> None:
+        self.holds_node = False
         self._by_id: dict[str, OwedRun] = {}
 
     def list_runs(self) -> list[OwedRun]:
@@ -31,7 +35,7 @@ class OwedRuns:
         return sorted(self._by_id.values(), key=lambda owed: owed.since)
 
     def find(self, ask: RunRequest) -> OwedRun | None:
-        """What is owed for the same request, whoever made it."""
+        """What is owed for the same request, by any requester."""
         wanted = replace(ask, by="", reason="")
         return next(
             (
@@ -77,7 +81,12 @@ class OwedRuns:
 
     def recall_memory(self, memory: Sequence[Mapping[str, object]]) -> None:
         """Restores `memory`. Raises TypeError, ValueError, AttributeError, KeyError."""
-        self._by_id = {owed.id: owed for owed in map(_read_owed, memory)}
+        recalled = {owed.id: owed for owed in map(_read_owed, memory)}
+        self._by_id = {**recalled, **self._by_id}  # a client may have requested one already
+
+
+def is_overdue(since: float, now: float) -> bool:
+    return now - since >= _DAY_S
 
 
 def is_automatic(ask: RunRequest) -> bool:

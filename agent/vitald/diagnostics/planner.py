@@ -10,7 +10,7 @@ from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.dispatcher import RunDispatcher
 from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.node import NodeView
-from vitald.diagnostics.owed import BY_FINDING, DAY_S, OwedRuns, is_automatic
+from vitald.diagnostics.owed import BY_FINDING, MAX_DELAY_S, is_automatic, is_overdue
 from vitald.diagnostics.queue import RunQueue
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
 from vitald.model.diagnostic import OwedRun, RunRequest, ScheduledRun, Stage
@@ -29,7 +29,6 @@ class RunPlanner:
         schedule: Schedule,
         node: NodeView,
         history: RunHistory,
-        owed: OwedRuns,
         queue: RunQueue,
         dispatcher: RunDispatcher,
     ) -> None:
@@ -39,7 +38,6 @@ class RunPlanner:
         self._schedule = schedule
         self._node = node
         self._history = history
-        self._owed = owed
         self._queue = queue
         self._dispatcher = dispatcher
         self._started_at = time.monotonic()
@@ -130,18 +128,36 @@ class RunPlanner:
     def _queue_owed(self, now: float) -> None:
         """Queues what is owed and may start, and ends what is owed no more."""
         active = {run.id: run for run in self._dispatcher.active}
-        for owed in self._owed.list_runs():
+        for owed in self._queue.owed.list_runs():
             run = active.get(owed.id)
             if run is not None and run.stage is not Stage.WAITING:
                 continue
-            if is_automatic(owed.ask):
-                if run is None and not self._is_required(owed.ask):
-                    self._owed.remove(owed.id)
-            elif now - owed.since >= DAY_S and not self._runs_unasked(owed.ask):
-                reason = (run.waits_for if run is not None else "") or owed.why
-                self._queue.dequeue(owed, f"it did not run within a day: {reason or 'no turn'}")
-            elif run is None and _may_start(owed, now):
-                self._queue.enqueue(owed.ask, first=False)
+            if self._is_given_up(owed, now):
+                reason = (run.waits_for if run is not None else "") or owed.why or "no turn"
+                self._queue.dequeue(owed, f"it did not run within a day: {reason}")
+            elif run is None:
+                self._queue_postponed(owed, now)
+
+    def _queue_postponed(self, owed: OwedRun, now: float) -> None:
+        """The schedule and findings repeat their own requests, but not soon enough for a node that
+        is held.
+        """
+        is_held = self._queue.owed.holds_node and is_overdue(owed.since, now)
+        if is_automatic(owed.ask) and not self._is_required(owed.ask):
+            self._queue.owed.remove(owed.id)
+        elif (is_held or not is_automatic(owed.ask)) and _is_due(owed, now):
+            self._queue.enqueue(owed.ask, first=False)
+
+    def _is_given_up(self, owed: OwedRun, now: float) -> bool:
+        """A request of a person or a job, after a day, unless the schedule or a finding could make
+        the same.
+        """
+        ask = owed.ask
+        if is_automatic(ask) or not is_overdue(owed.since, now):
+            return False
+        by_finding = ask.check == "dcgm" and ask.level <= self._max_level
+        repeats = by_finding or self._checks.by_name[ask.check].every_s(ask.level) > 0.0
+        return not (self._enabled and repeats) or bool(ask.gpus) or ask.busy
 
     def _is_required(self, ask: RunRequest) -> bool:
         """Whether the schedule or the finding that requested an automatic run still does."""
@@ -150,13 +166,6 @@ class RunPlanner:
         if ask.by == SCHEDULE:
             return self._checks.by_name[ask.check].every_s(ask.level) > 0.0
         return any(f"{BY_FINDING}{finding.id}" == ask.by for finding in self._node.list_findings())
-
-    def _runs_unasked(self, ask: RunRequest) -> bool:
-        """Whether the schedule or a finding could request the same."""
-        if not self._enabled or ask.gpus or ask.busy:
-            return False
-        by_finding = ask.check == "dcgm" and ask.level <= self._max_level
-        return by_finding or self._checks.by_name[ask.check].every_s(ask.level) > 0.0
 
     def _request(self, ask: RunRequest) -> None:
         """Queues the run unless it is queued or active, or more of it that can start: a run that
@@ -187,6 +196,6 @@ class RunPlanner:
         return Moment(now=time.time(), up_s=up_s, running_s=time.monotonic() - self._started_at)
 
 
-def _may_start(owed: OwedRun, now: float) -> bool:
+def _is_due(owed: OwedRun, now: float) -> bool:
     # Later than any next attempt: from before the clock was set back.
-    return not now < owed.not_before <= now + DAY_S
+    return not now < owed.not_before <= now + MAX_DELAY_S

@@ -20,19 +20,18 @@ MAX_QUEUED = 16  # a person's request beyond that is refused
 
 
 class RunQueue:
-    """The queued runs, the next one first. What is owed is kept in `owed`."""
+    """The queued runs, the next one first, and all that are owed."""
 
     def __init__(
         self,
         checks: CheckSet,
-        owed: OwedRuns,
         history: RunHistory,
         results: ResultRecorder,
         wake: Callable[[], None],
     ) -> None:
         self.queued: list[ActiveRun] = []
+        self.owed = OwedRuns()
         self._checks = checks
-        self._owed = owed
         self._history = history
         self._results = results
         self._wake = wake
@@ -41,7 +40,7 @@ class RunQueue:
     def enqueue(self, ask: RunRequest, *, first: bool) -> ActiveRun:
         """A request of a person or a job that is owed already keeps its requester and reason."""
         now = time.time()
-        owed = self._owed.find(ask) or OwedRun(id=self._make_id(ask, now), ask=ask, since=now)
+        owed = self.owed.find(ask) or OwedRun(id=self._make_id(ask, now), ask=ask, since=now)
         if is_automatic(owed.ask):
             owed = replace(owed, ask=ask)
         self._keep_owed(owed)
@@ -57,8 +56,8 @@ class RunQueue:
 
     def take_over(self, queued: ActiveRun, ask: RunRequest) -> ActiveRun:
         """Makes an automatic run a person's: it keeps its id and goes first."""
-        owed = self._owed.find(ask) or OwedRun(id=queued.id, ask=ask, since=time.time())
-        self._owed.put(replace(owed, ask=ask))
+        owed = self.owed.find(ask) or OwedRun(id=queued.id, ask=ask, since=time.time())
+        self.owed.put(replace(owed, ask=ask))
         self.queued.remove(queued)
         run = replace(queued, ask=ask, asked_at=owed.since, waits_for="")
         self.queued.insert(0, run)
@@ -71,14 +70,14 @@ class RunQueue:
             ActiveRun(
                 id=owed.id, ask=owed.ask, asked_at=owed.since, waits_for=_describe_attempts(owed)
             )
-            for owed in self._owed.list_runs()
+            for owed in self.owed.list_runs()
             if owed.id not in active
         ]
 
     def dequeue(self, queued: ActiveRun | OwedRun, reason: str) -> None:
         """Removes a run before it starts. It is recorded as inconclusive, and not owed any more."""
         self.queued = [run for run in self.queued if run.id != queued.id]
-        self._owed.remove(queued.id)
+        self.owed.remove(queued.id)
         now = time.time()
         report = Report(outcome=Outcome.INCONCLUSIVE, reason=reason)
         run = Run(id=queued.id, ask=queued.ask, began=now, ended=now, report=report)
@@ -113,7 +112,7 @@ class RunQueue:
     def _keep_owed(self, owed: OwedRun) -> None:
         """An automatic run that waits for nothing is over before it could be owed."""
         if not is_automatic(owed.ask) or self._checks.requires_idle(owed.ask):
-            self._owed.put(owed)
+            self.owed.put(owed)
 
     def _announce(self, run: ActiveRun, by: str) -> None:
         self._wake()

@@ -14,6 +14,7 @@ from vitald.collectors.event_factory import derive_readings
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.dispatcher import RunDispatcher
 from vitald.diagnostics.interpreter import RunInterpreter
+from vitald.diagnostics.overdue import OverdueRuns
 from vitald.diagnostics.owed import OwedRuns
 from vitald.diagnostics.planner import RunPlanner
 from vitald.diagnostics.results import PendingResult, ResultRecorder
@@ -44,6 +45,7 @@ class DiagnosticSource:
         dispatcher: RunDispatcher,
         runner: Runner,
         owed: OwedRuns,
+        overdue: OverdueRuns,
         results: ResultRecorder,
         interpreter: RunInterpreter,
         *,
@@ -57,6 +59,7 @@ class DiagnosticSource:
         self._dispatcher = dispatcher
         self._runner = runner
         self._owed = owed
+        self._overdue = overdue
         self._results = results
         self._interpreter = interpreter
         self._changed = changed
@@ -83,6 +86,9 @@ class DiagnosticSource:
                     self._results.pending.popleft()
                     self._runner.forget_run(result.run)
                     self._changed.set()
+                if ended := self._interpreter.end_removed(self._checks.by_name):
+                    yield self._make_batch(ended)
+                    await self._stored()
                 if self._handed_in:
                     waiting, self._handed_in = self._handed_in, []
                     yield self._make_batch(durable=True)
@@ -90,14 +96,11 @@ class DiagnosticSource:
                         if not caller.done():  # it may have given up
                             caller.set_result(None)
                 await self._planner.plan_runs()
-                if found := [
-                    *self._interpreter.end_removed(self._checks.by_name),
-                    *self._interpreter.report_overdue(self._dispatcher.requested),
-                ]:
-                    yield self._make_batch(found)
-                    await self._stored()
                 await self._dispatcher.start_next_run()
-                yield self._make_batch()
+                observed = self._overdue.observe()
+                yield replace(
+                    self._make_batch(observed.events), holding=observed.holding, calm=observed.calm
+                )
                 # asyncio.wait_for may lose the cancellation at the daemon's stop.
                 with anyio.move_on_after(self._get_period_s()):
                     await self._changed.wait()
