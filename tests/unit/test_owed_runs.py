@@ -22,7 +22,7 @@ from tests.unit.diagnostics_house import (
 )
 from tests.waiting import until_async
 from vitald.backoff import Backoff
-from vitald.diagnostics import owed
+from vitald.diagnostics import manager, owed
 from vitald.diagnostics.check import Execute
 from vitald.diagnostics.overdue import HELD, OVERDUE
 from vitald.diagnostics.owed import OwedRuns
@@ -168,6 +168,39 @@ def test_what_waits_survives_the_daemon(gpus: tuple[int, ...]) -> None:
             assert (waiting.id, waiting.ask, waiting.asked_at) == (first.id, asked, first.asked_at)
             house.detector.uses = ()
             assert (await house.ended(waiting)).report == PASSED
+
+    told(work)
+
+
+def test_a_request_before_the_ledger_was_read_is_owed_beside_the_former_ones() -> None:
+    async def work() -> None:
+        former = House()
+        former.detector.uses = BUSY
+        async with former.open():
+            former.manager.request_run(FAILED_JOB)
+            await former.manager.store_requests()
+        house = House(after=former.position)
+        house.detector.uses = BUSY
+        house.manager.request_run(ask(3))
+        async with house.open():
+            await until_async(lambda: house.manager.active[-1].waits_for, "both")
+            assert {run.ask.level for run in house.manager.active} == {2, 3}
+
+    told(work)
+
+
+def test_a_request_that_is_not_stored_in_time_is_logged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(manager, "_MAX_STORE_S", 0.01)
+
+    async def work() -> None:
+        async with House().open() as house:
+            house.ledger_open.clear()
+            house.manager.request_run(FAILED_JOB)
+            await house.manager.store_requests()
+            house.ledger_open.set()
+        assert "request_not_stored" in capsys.readouterr().out
 
     told(work)
 
