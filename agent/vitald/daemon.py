@@ -30,6 +30,7 @@ from vitald.collectors.kernel_log.crash_backfill import CRASH_LOGS
 from vitald.collectors.kernel_log.kmsg import take_stdin
 from vitald.collectors.neuron.locations import PLACED
 from vitald.collectors.pci.inventory import read_machine_type
+from vitald.collectors.pci.settings import PciSettings
 from vitald.collectors.registry import Sources
 from vitald.config import Config
 from vitald.config_reload import ConfigReload
@@ -373,6 +374,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
             daemon.pipeline.ledger.path,
             lambda: releases.description if releases is not None else "",
             sources.nvml.list_processes if sources.nvml is not None else None,
+            config.collectors[PciSettings].exclude,
         ),
         detector=IdleDetector(
             config.paths.procfs,

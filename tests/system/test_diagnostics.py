@@ -244,6 +244,20 @@ def test_the_host_engine_is_down(make: Callable[..., Node], dcgmi: Dcgmi) -> Non
     assert node.findings() == []
 
 
+@pytest.mark.core
+def test_a_run_that_left_out_half_of_the_gpus_is_no_pass(
+    make: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
+    """As by a host engine that was started before the other GPUs were there."""
+    node = make()
+    dcgmi.answer("diag -r 1", diag(level=1, gpus=4))
+    run = ended(node, asked(node, 1))
+    assert (run["outcome"], run["why"]) == ("inconclusive", "GPU 4-7 not tested")
+    raw = {str(event["code"]): str(event["raw"]) for event in node.events()}
+    assert raw["diagnostic/ran"].endswith("inconclusive: GPU 4-7 not tested")
+    assert "diagnostic/passed" not in raw
+
+
 # --- it ends when it should
 
 

@@ -114,6 +114,7 @@ class FakeCheck:
     name: str
     title: str
     levels: tuple[int, ...] = (0,)
+    covers_gpus: bool = False
     absent: str = ""
     periods: tuple[float, ...] = ()
 

@@ -64,6 +64,7 @@ class Tested:
     name: str = "dcgm"
     title: str = "a check"
     levels: tuple[int, ...] = (1, 2, 3)
+    covers_gpus: bool = False
     how: Callable[[RunRequest, Execute], Awaitable[Report]] = _ran_one
     periods: dict[int, float] = field(default_factory=dict)
     why_missing: Callable[[], str] = lambda: ""
@@ -158,11 +159,17 @@ class Node:
     def get_clears(self, _: Finding) -> Clears:
         return self.cleared_at
 
-    def find_gpu(self, index: int, serial: str = "") -> Component | None:
+    def find_gpu(self, index: int, serial: str = "", address: str = "") -> Component | None:
         return gpu(index)
+
+    def find_number(self, component: Component) -> int | None:
+        return [gpu(0), gpu(1)].index(component)
 
     def list_gpus(self) -> set[Component]:
         return {gpu(0), gpu(1)}
+
+    def list_testable_gpus(self) -> set[Component]:
+        return self.list_gpus()
 
     def get_identity(self, component: Component) -> str:
         return component.name

@@ -116,7 +116,8 @@ def test_the_watches_are_set_once_and_the_answers_count_a_minute_later(
     assert perform(one, printed(BAD_MEMORY)).faults == ()
     clock.now += 1.0
     assert [command.argv[1:] for command in asked(one, printed(HEALTHY))] == [
-        ("health", "-g", "0", "-c", "-j")
+        ("health", "-g", "0", "-c", "-j"),
+        ("discovery", "-l"),
     ]
     assert perform(one, printed(HEALTHY)).outcome is Outcome.PASS
 

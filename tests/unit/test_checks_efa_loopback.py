@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.network_tree import EFA, MLX5, NetworkTree
+from tests.trees import AMAZON
 from tests.unit.builders import catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.diagnostics.check import Output, ProgramEnd
@@ -192,6 +193,18 @@ def test_a_cancelled_run_ends_there_and_blames_nobody(tmp_path: Path) -> None:
     report = perform(check(tmp_path), printed(TABLE), cancelled)
     assert (report.outcome, report.faults) == (Outcome.ERROR, ())
     assert "job 7" in report.reason
+
+
+def test_an_adapter_that_the_driver_does_not_show_was_not_tested(tmp_path: Path) -> None:
+    names = node(tmp_path, 3)
+    tree = NetworkTree(tmp_path)
+    tree.pci(EFA[3], AMAZON, 0xEFA1, 0x020000, "vfio-pci")  # a virtual machine's
+    assert perform(check(tmp_path), printed(TABLE)).outcome is Outcome.PASS
+    tree.remove(f"class/infiniband/{names[1]}")
+    report = perform(check(tmp_path), printed(TABLE))
+    assert (report.outcome, report.remedy) == (Outcome.INCONCLUSIVE, Remedy.RETRY)
+    assert report.reason == f"EFA {EFA[1]} not tested: the driver does not show it"
+    assert [test.status for test in report.tests] == ["", "Pass", "Pass"]
 
 
 def test_a_table_that_is_not_whole_is_no_pass(tmp_path: Path) -> None:

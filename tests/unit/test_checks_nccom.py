@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.neuron_tree import TRN2, NeuronTree
-from tests.trees import Tree
+from tests.trees import AMAZON, Tree
 from tests.unit.builders import catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.diagnostics.check import Output, ProgramEnd
@@ -218,6 +218,27 @@ def test_anything_printed_is_read(text: str) -> None:
     table = read_output(text)
     assert len(table.sizes) == len(table.bus_bandwidths) == len(table.algorithm_bandwidths)
     assert all(bus >= 0.0 for bus in table.bus_bandwidths)
+
+
+def test_a_device_that_the_driver_does_not_show_was_not_tested(tmp_path: Path) -> None:
+    tree = NeuronTree(tmp_path, TRN2[:4])
+    assert perform(check(tmp_path), printed(TABLE)).outcome is Outcome.PASS
+    tree.remove("class/neuron_device/neuron3")
+    for core in (tmp_path / tree.path(2)).glob("neuron_core*"):
+        tree.remove(core)
+    report = perform(check(tmp_path), printed(TABLE))
+    assert (report.outcome, report.remedy) == (Outcome.INCONCLUSIVE, Remedy.RETRY)
+    assert report.reason.endswith("2 of 4 Neuron devices not tested: the driver does not show them")
+    report = perform(check(tmp_path, least_gbytes=110.0), printed(TABLE))
+    assert report.outcome is Outcome.FAIL  # what was tested is slow
+
+
+def test_a_device_of_a_virtual_machine_is_not_expected(tmp_path: Path) -> None:
+    tree = NeuronTree(tmp_path, TRN2[:4])
+    tree.pci(TRN2[4], AMAZON, 0x7364, 0x088000, "vfio-pci")
+    assert perform(check(tmp_path), printed(TABLE)).outcome is Outcome.PASS
+    tree.pci(TRN2[5], AMAZON, 0x7364, 0x088000)
+    assert perform(check(tmp_path), printed(TABLE)).outcome is Outcome.INCONCLUSIVE
 
 
 def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

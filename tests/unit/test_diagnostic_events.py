@@ -46,8 +46,14 @@ class Places:
     there: int = GPUS
     boards: dict[Component, str] = field(default_factory=dict)
 
-    def find_gpu(self, index: int, serial: str = "") -> Component | None:
+    def find_gpu(self, index: int, serial: str = "", address: str = "") -> Component | None:
         return gpu(index) if index < GPUS else None
+
+    def find_number(self, component: Component) -> int | None:
+        return [gpu(index) for index in range(self.there)].index(component)
+
+    def list_testable_gpus(self) -> set[Component]:
+        return self.list_gpus()
 
     def list_gpus(self) -> set[Component]:
         return {gpu(index) for index in range(self.there)}

@@ -412,6 +412,16 @@ def test_what_the_port_says(fake: FakeDiagnostics) -> None:
     )
 
 
+def test_the_watches_have_the_same_statuses_as_the_tests(fake: FakeDiagnostics) -> None:
+    statuses = {"0": "Healthy", "1": "Warning", "2": "Failure"}
+    tests = (Test(name="health", status="Failure", gpus=statuses),)
+    fake.last_runs = {("dcgm", 2): run_of(Report(outcome=Outcome.FAIL, tests=tests))}
+    told = samples(page(fake))
+    name = 'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="{}"}}'
+    for gpu, status in enumerate(("pass", "warn", "fail")):
+        assert told[name.format(gpu, status, "health")] == 1.0
+
+
 def test_gauges_fall_again(fake: FakeDiagnostics) -> None:
     full_of(fake)
     fake.active = ()

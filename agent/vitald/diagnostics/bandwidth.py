@@ -26,6 +26,7 @@ class BandwidthCheck:
     """
 
     levels: tuple[int, ...] = (0,)
+    covers_gpus = False
 
     def __init__(self, *, every_s: float, expected_s: float) -> None:
         self._every_s = every_s

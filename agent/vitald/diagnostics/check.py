@@ -68,6 +68,7 @@ class Check(Protocol):
     name: str  # `dcgm`, `nccl`, or that of a check of the site
     title: str
     levels: tuple[int, ...]  # at which it can be requested; (0,) if it has none
+    covers_gpus: bool  # a pass must name all GPUs of the node
 
     def find_obstacle(self) -> str:
         """Why the check cannot run on this node, such as a program that is not installed; "" if it

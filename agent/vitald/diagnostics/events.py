@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory
+from vitald.diagnostics.coverage import DeviceLookup, find_gpu, find_tested
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Finding, Value
 from vitald.model.codes import SITE_CHECK
-from vitald.model.diagnostic import Fault, Outcome, Remedy, Run, RunRequest
+from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Run, RunRequest
 
 PASSED, FAILED, NOT_RUN, RAN = (
     "diagnostic/passed",
@@ -33,19 +33,6 @@ _OTHER_KINDS = {"dcgm": (_ENGINE_DOWN,), "dcgm_health": (_ENGINE_DOWN,)}
 _NOT_RUN_AFTER = 3  # successive runs without a verdict
 _RAN = ("pass", "fail", "warn")  # statuses of a test that was carried out
 _MAX_UNCONFIRMED = 1024
-
-
-class DeviceLookup(Protocol):
-    """Finds the components of a node."""
-
-    def find_gpu(self, index: int, serial: str = "") -> Component | None:
-        """By a tool's number and the serial number that it printed; None if it is unknown."""
-
-    def list_gpus(self) -> AbstractSet[Component]:
-        """All GPUs that a run of all GPUs should test."""
-
-    def get_identity(self, component: Component) -> str:
-        """What stays with a device that is moved, and differs for one that is put in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +105,7 @@ def make_events(
     fault_events = _make_fault_events(run, facts, common, places, seen, found)
     events = [make_run_event(run, facts), *fault_events]
     if run.report.outcome.is_verdict:
-        tested = _find_tested(run, places)
+        tested = find_tested(run, places)
         _update_memory(
             run,
             seen,
@@ -128,7 +115,7 @@ def make_events(
         events += _make_failed_events(run, facts, common, places, opened)
         events += _make_passed_events(run, facts, common, tested)
         reported = {(event.component, event.code) for event in fault_events}
-        events += _make_recovery_events(run, facts, catalog, common, opened, reported)
+        events += _make_recovery_events(run, facts, catalog, common, opened, reported, tested)
     events += _make_not_run_events(run, facts, common, seen, opened, cut=cut)
     return events
 
@@ -147,7 +134,7 @@ def _make_fault_events(
     for fault in run.report.faults:
         if not run.report.outcome.is_verdict and fault.code not in _WHY_NOT:
             continue
-        component = _find_component(fault, run.report.serials, places)
+        component = _find_component(fault, run.report, places)
         if (component, fault.code, fault.device) in reported:
             continue
         reported.add((component, fault.code, fault.device))
@@ -180,7 +167,7 @@ def mark_confirmed(run: Run, places: DeviceLookup, seen: RunMemory) -> Run:
             fault,
             confirmed=seen.has_found(
                 fault.code,
-                places.get_identity(_find_component(fault, report.serials, places)),
+                places.get_identity(_find_component(fault, report, places)),
                 fault.device,
             ),
         )
@@ -213,9 +200,9 @@ def make_run_event(run: Run, facts: EventFactory) -> Event:
     return facts.make_event(RAN, NODE, fields, _describe_run(run), moment=run.ended)
 
 
-def _find_component(fault: Fault, serials: Mapping[int, str], places: DeviceLookup) -> Component:
+def _find_component(fault: Fault, report: Report, places: DeviceLookup) -> Component:
     if fault.gpu is not None:
-        return places.find_gpu(fault.gpu, serials.get(fault.gpu, "")) or NODE
+        return find_gpu(fault.gpu, report, places) or NODE
     if fault.device and "/" in fault.device:
         try:
             return Component.parse_name(fault.device)
@@ -237,25 +224,6 @@ def _fault_fields(fault: Fault) -> Fields:
         if value is not None
     }
     return {**fields, **({"device": fault.device} if fault.device else {})}
-
-
-def _find_tested(run: Run, places: DeviceLookup) -> AbstractSet[Component] | None:
-    """The GPUs that were tested; None where they were all of them, or nothing says that they were
-    not.
-    """
-    report = run.report
-    if run.ask.gpus:
-        indexes = set(run.ask.gpus)
-    else:
-        indexes = set(report.serials) | {
-            int(index) for test in report.tests for index in test.gpus if index.isdecimal()
-        }
-        many = len(report.device_ids)
-        if not indexes or len(indexes) < many:  # it does not say which
-            return None if not many or many >= len(places.list_gpus()) else frozenset()
-    found = {places.find_gpu(index, report.serials.get(index, "")) for index in indexes} - {None}
-    tested = frozenset(component for component in found if component is not None)
-    return None if not run.ask.gpus and places.list_gpus() <= tested else tested
 
 
 def _update_memory(
@@ -306,7 +274,7 @@ def _make_failed_events(
     }
     events = []
     for gpu in run.report.culprits:
-        component = places.find_gpu(gpu, run.report.serials.get(gpu, ""))
+        component = find_gpu(gpu, run.report, places)
         faults = [fault for fault in run.report.faults if fault.gpu == gpu]
         if component is None or (
             faults and all((component, fault.code) in standing for fault in faults)
@@ -348,8 +316,9 @@ def _make_recovery_events(
     common: Fields,
     opened: Iterable[Finding],
     reported: Collection[tuple[Component, str]],
+    tested: AbstractSet[Component] | None,
 ) -> list[Event]:
-    """Events that end lasting findings which the run did not find again."""
+    """Events that end lasting findings which the run did not find again, where it tested."""
     # With wrong settings only DCGM still tests the hardware.
     was_tested = run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"
     if run.ask.gpus or not was_tested:
@@ -359,12 +328,17 @@ def _make_recovery_events(
         for finding in opened
         if _is_found_by(run.ask.check, finding)
         and (finding.component, finding.code) not in reported
+        and _was_tested(finding.component, tested)
         and catalog.find_rule(finding.code).state
         # Any level needs the engine.
         and (finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level)
     ]
     text = f"{run.ask.label}: not found any more"
     return [_make_recovered_event(finding, facts, common, text, run.ended) for finding in over]
+
+
+def _was_tested(component: Component, tested: AbstractSet[Component] | None) -> bool:
+    return component.kind is not ComponentKind.GPU or tested is None or component in tested
 
 
 def _is_found_by(check: str, finding: Finding) -> bool:

@@ -8,6 +8,7 @@ driver's order.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from fnmatch import fnmatch
 from pathlib import Path
 
 from vitald.catalog import Clears
@@ -17,7 +18,7 @@ from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.judge.verdict import sort_by_strength
 from vitald.ledger import read_last_runs
-from vitald.model import Component, ComponentKind, Finding, Readings
+from vitald.model import Component, ComponentKind, Finding, Readings, When
 from vitald.model.diagnostic import Run
 
 MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule considers
@@ -35,11 +36,13 @@ class NodeView:
         ledger: Path,
         released: Callable[[], str],
         work: Callable[[float], Awaitable[Mapping[str, Sequence[float]] | None]] | None = None,
+        exclude: Sequence[str] = (),
     ) -> None:
         """`work` makes the driver list the processes on each GPU, within a timeout in seconds; None
-        if no driver is read.
+        if no driver is read. `exclude`: patterns of PCI addresses to leave alone.
         """
         self._work = work
+        self._exclude = exclude
         self._node_state = node_state
         self._inventory = inventory
         self._ledger = ledger
@@ -53,15 +56,19 @@ class NodeView:
         """What would resolve the finding."""
         return self._node_state.find_clears(finding)
 
-    def find_gpu(self, index: int, serial: str = "") -> Component | None:
-        """The GPU that a tool calls by this number, or by the serial number if it prints one."""
+    def find_gpu(self, index: int, serial: str = "", address: str = "") -> Component | None:
+        """The GPU that a tool calls by this number, or by the serial number or PCI address if it
+        prints one.
+        """
         readings = self._get_readings()
         if serial:
             for component, reading in readings.items():
                 if reading.values.get("serial") == serial:
                     return component
-        known = self._list_numbered()
-        found = known[index] if 0 <= index < len(known) else None
+        numbered = dict(enumerate(self._list_numbered()))
+        at_address = Component(ComponentKind.GPU, address)
+        is_here = address and at_address in self.list_gpus()
+        found = at_address if is_here else numbered.get(index)
         ours = readings[found].values.get("serial") if found and found in readings else None
         if serial and ours and ours != serial:
             # The tool counts otherwise than the driver does now: better none than another one
@@ -77,7 +84,8 @@ class NodeView:
         """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus
         keeps its number until a reboot.
         """
-        known = self._get_readings() or self._on_pci()
+        numbered = [gpu for gpu, reading in self._get_readings().items() if _has_number(reading)]
+        known = numbered or self._on_pci()
         return sorted(known, key=lambda component: (len(component.id), component.id))
 
     def _get_readings(self) -> Mapping[Component, Readings]:
@@ -104,6 +112,27 @@ class NodeView:
             if component.kind is ComponentKind.GPU and component.id
         }
 
+    def list_testable_gpus(self) -> Set[Component]:
+        """Those of them that a diagnostic must test: without those that an open finding takes out
+        of use, that the driver is told not to use, or that are configured to be left alone.
+        """
+        out_of_use = {
+            component
+            for finding in self._node_state.findings
+            if not finding.is_simulated and _takes_out_of_use(finding)
+            for component in finding.components
+        }
+        excluded = {
+            gpu
+            for gpu, reading in self._get_readings().items()
+            if reading.values.get("excluded") == 1.0
+        }
+        return {
+            gpu
+            for gpu in self.list_gpus() - out_of_use - excluded
+            if not any(fnmatch(gpu.id, pattern) for pattern in self._exclude)
+        }
+
     @property
     def has_accelerators(self) -> bool:
         """Whether PCI shows a GPU or a Neuron device."""
@@ -117,11 +146,9 @@ class NodeView:
         return self._node_state.get_identity(component)
 
     def _on_pci(self) -> Set[Component]:
-        devices = self._inventory.devices.values()
         return {
-            Component(ComponentKind.GPU, device.address)
-            for device in devices
-            if device.kind is ComponentKind.GPU
+            Component(device.kind, device.address)
+            for device in self._inventory.list_accelerators(ComponentKind.GPU)
         }
 
     def list_compute_users(self) -> Mapping[str, Sequence[float]]:
@@ -156,3 +183,13 @@ class NodeView:
     def read_runs(self) -> Sequence[Run]:
         """The last runs of each check and level, the oldest first. Blocks; raises LedgerError."""
         return read_last_runs(self._ledger, MAX_PAST_RUNS)
+
+
+def _has_number(reading: Readings) -> bool:
+    """Whether NVML lists the GPU, or did before it was lost."""
+    return not any(reading.values.get(fault) == 1.0 for fault in ("not_initialised", "excluded"))
+
+
+def _takes_out_of_use(finding: Finding) -> bool:
+    """Whether the device needs a repair now. A person may have accepted that."""
+    return finding.unusable or (finding.action.makes_unfit and finding.when is not When.MAINTENANCE)

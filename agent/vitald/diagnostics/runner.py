@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,6 +13,7 @@ import structlog
 from vitald.diagnostics.check import Check, Command, Output, ProgramEnd
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.device_access import DeviceAccess
+from vitald.diagnostics.interpreter import RunInterpreter
 from vitald.diagnostics.results import ResultRecorder
 from vitald.diagnostics.run.process import Programs
 from vitald.model.diagnostic import ActiveRun, Outcome, Remedy, Report, Run, Stage
@@ -51,7 +51,7 @@ class _Execution:
 
 
 class Runner:
-    """Performs one run at a time. `confirm` marks the faults that an earlier run had found."""
+    """Performs one run at a time."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class Runner:
         programs: Programs,
         access: DeviceAccess,
         results: ResultRecorder,
-        confirm: Callable[[Run], Run],
+        interpreter: RunInterpreter,
     ) -> None:
         self._checks = checks
         self._programs = programs
         self._access = access
         self._results = results
-        self._confirm = confirm
+        self._interpreter = interpreter
         self._execution: _Execution | None = None
 
     @property
@@ -156,7 +156,7 @@ class Runner:
             preempted=execution.room_for if execution.cut else "",
             raw=execution.printed,
         )
-        run = self._confirm(run)
+        run = self._interpreter.verify_run(run, covers_gpus=execution.check.covers_gpus)
         execution.over.set()
         # Shown as ending until it is stored.
         execution.active_run = replace(execution.active_run, stage=Stage.ENDING)

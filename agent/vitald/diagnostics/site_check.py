@@ -28,6 +28,7 @@ class SiteCheck:
     """One check of the site."""
 
     levels: tuple[int, ...] = (0,)
+    covers_gpus = False
 
     def __init__(self, name: str, settings: SiteCheckSettings) -> None:
         self.name = name

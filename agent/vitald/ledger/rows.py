@@ -507,9 +507,11 @@ def settled_of(row: sqlite3.Row) -> tuple[Component, str, float]:
 
 
 def run_row(run: Run) -> Row:
+    report = asdict(run.report)
+    del report["addresses"]
     details = {
         "ask": asdict(run.ask),
-        "report": asdict(run.report),
+        "report": report,
         "exit_code": run.exit_code,
         "command": run.command,
         "preempted": run.preempted,

@@ -30,6 +30,10 @@ _STATUSES = {
     "not run": "not_run",
     "notrun": "not_run",
     "": "none",
+    # Of its health watches
+    "healthy": "pass",
+    "warning": "warn",
+    "failure": "fail",
 }
 _FINE = ("pass", "skip", "not_run", "none")
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from vitald.collectors.pci.inventory import AMAZON, PciInventory
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.small_files import RawReadings, describe_error, list_names, read_text
 from vitald.model import ComponentKind
 
 _READS_TO_SETTLE = 3
-_EFA_IDS = range(0xEFA0, 0xEFA4)
 # Network volumes are attached and detached while a node works. The models of AWS, Azure and Google.
 _VOLUME_MODELS = ("Amazon Elastic Block Store", "MSFT NVMe Accelerator", "nvme_card-pd")
 
@@ -60,9 +59,7 @@ class DeviceCounter:
             devices = self._pci.devices.values()
             counts["gpus"] = sum(device.kind is ComponentKind.GPU for device in devices)
             counts["neuron"] = sum(device.kind is ComponentKind.NEURON for device in devices)
-            counts["efa"] = sum(
-                device.vendor == AMAZON and device.device in _EFA_IDS for device in devices
-            )
+            counts["efa"] = sum(device.is_efa for device in devices)
         try:
             if "nics" not in raw.missing:
                 counts["nics"] = self._count_adapters(remembered_rdma)

@@ -34,7 +34,6 @@ NAME = "neuron"
 _CLASS = "class/neuron_device"
 _MOVING = "the driver is being loaded or unloaded"
 _UNLOADED = "the Neuron driver is not loaded"
-_DRIVER = "neuron-driver"
 
 
 class Neuron:
@@ -92,7 +91,7 @@ class Neuron:
             self._files.refused.clear()
         self._known = {index: self._known.get(index, KnownDevice()) for index in indexes}
         ours = {
-            address for address, device in functions.items() if device.driver in (None, _DRIVER)
+            device.address for device in self._inventory.list_accelerators(ComponentKind.NEURON)
         }
         machine = read_machine_type(self._sysfs)
         self._places.assign_devices(indexes, ours, machine)
@@ -216,10 +215,7 @@ class Neuron:
 
     def _count_devices(self, read: Mapping[Component, Readings]) -> dict[str, Sample]:
         entries = len(self._known)
-        functions = sum(
-            device.kind is ComponentKind.NEURON and device.driver in (None, _DRIVER)
-            for device in self._inventory.devices.values()
-        )
+        functions = len(self._inventory.list_accelerators(ComponentKind.NEURON))
         version = self._driver.version
         values: dict[str, Sample] = {"devices": float(entries), "functions": float(functions)}
         values["driver_loaded"] = float(bool(version) or entries > 0)

@@ -50,7 +50,6 @@ _LASTING = (
 # What their number is called where it is expected
 _COUNTS = {ComponentKind.GPU.value: "gpus", ComponentKind.NEURON.value: "neuron", FABRIC: "nics"}
 _INFINIBAND = 0x0207  # PCI class and subclass
-_EFA_IDS = range(0xEFA0, 0xEFB0)
 # Bytes of the configuration space: vendor and device id; the part that is readable without root.
 _ID_BYTES, _HEADER_BYTES = 4, 64
 _NO_LINK_LANES = (0, 255)  # lanes of a function that has no link of its own
@@ -260,7 +259,7 @@ class Pci:
         folder = self._root / device.address
         if device.pci_class >> 8 == _INFINIBAND:
             return True
-        if device.vendor == AMAZON and device.device in _EFA_IDS:
+        if device.is_efa:
             return True
         interfaces = folder / "net"
         bonded = any((interfaces / name / "master").exists() for name in list_names(interfaces))

@@ -23,10 +23,13 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # Inferentia, Trainium 1, Inferentia2, Trainium 2 and 3 (aws-neuron-driver PCI table). Their class
 # differs: the ids alone tell.
 _NEURON_DEVICES = {0x7064, 0x7065, 0x7066, 0x7067, 0x7164, 0x7264, 0x7364, 0x7564, 0x7565}
+_EFA_DEVICES = range(0xEFA0, 0xEFB0)
 _NAME = re.compile(r"\w[\w.\-]{0,31}")
-# By kind of accelerator: its driver, and all kinds that are that driver's
+# By kind of accelerator: its driver's name on PCI
+_PCI_DRIVERS = {ComponentKind.GPU: "nvidia", ComponentKind.NEURON: "neuron-driver"}
+# By kind of accelerator: the module of its driver, and all kinds that are that driver's
 _NVIDIA_KINDS = (ComponentKind.GPU, ComponentKind.NVSWITCH)
-_DRIVERS = {
+_MODULES = {
     ComponentKind.GPU: ("nvidia", _NVIDIA_KINDS),
     ComponentKind.NVSWITCH: ("nvidia", _NVIDIA_KINDS),
     ComponentKind.NEURON: ("neuron", (ComponentKind.NEURON,)),
@@ -63,6 +66,16 @@ class PciDevice:
         if base == 0x02:
             return ComponentKind.NIC
         return ComponentKind.PCI
+
+    @property
+    def is_efa(self) -> bool:
+        return self.vendor == AMAZON and self.device in _EFA_DEVICES
+
+    def is_for(self, driver: str) -> bool:
+        """Whether the driver has the device, or should: no other one has it, such as vfio-pci for a
+        virtual machine, and it is no virtual function, which comes and goes by command.
+        """
+        return self.driver in (None, driver) and not self.virtual
 
 
 class PciInventory:
@@ -152,9 +165,9 @@ class PciInventory:
         since the start, and the driver is not loaded: a line about one is not of this node. False
         for other kinds, and before the first successful read.
         """
-        if self.error or not self.devices or kind not in _DRIVERS:
+        if self.error or not self.devices or kind not in _MODULES:
             return False
-        driver, kinds = _DRIVERS[kind]
+        driver, kinds = _MODULES[kind]
         shown = chain(self.devices.values(), self.departed.values())
         if any(device.kind in kinds for device in shown):
             return False
@@ -189,6 +202,15 @@ class PciInventory:
         """Whether it is no adapter, or one with an RDMA device."""
         folder = self.get_folder(device.address)
         return device.kind is not ComponentKind.NIC or (folder / "infiniband").exists()
+
+    def list_accelerators(self, kind: ComponentKind) -> list[PciDevice]:
+        """The GPUs or Neuron devices that their driver has, or should have."""
+        driver = _PCI_DRIVERS[kind]
+        return [
+            device
+            for device in self.devices.values()
+            if device.kind is kind and device.is_for(driver)
+        ]
 
     def list_watched(self) -> list[PciDevice]:
         """The accelerators, switches and adapters: the devices that can have findings."""

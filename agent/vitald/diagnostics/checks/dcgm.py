@@ -45,6 +45,7 @@ class DcgmCheck:
     name = NAME
     title = "DCGM's diagnostic"
     levels: tuple[int, ...] = (1, 2, 3, 4)
+    covers_gpus = True
 
     def __init__(self, config: Config, catalog: Callable[[], Catalog]) -> None:
         self._settings = config.dcgm
@@ -91,10 +92,12 @@ class DcgmCheck:
             or self._settings.program
         )
         version, stopped = await self._read_version(program, execute)
-        if stopped is None:
-            faults, stopped = await self._probe_engine(program, execute)
         if stopped is not None:
             return stopped
+        engine = await execute(Command(argv=(program, *answers.LIST_GPUS), deadline_s=_ANSWER_S))
+        if engine.ended in (ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED):
+            return _report_not_run(engine)
+        faults = _find_engine_faults(engine)
         if faults and not is_root():
             reason = (
                 f"{faults[0].text}; an engine of our own could not test much: it would have the"
@@ -113,6 +116,7 @@ class DcgmCheck:
             report,
             dcgm_version=report.dcgm_version or presentable(version),
             faults=(*report.faults, *faults),
+            addresses=answers.list_addresses(engine.stdout),
         )
 
     async def _read_version(self, program: str, execute: Execute) -> tuple[str, Report | None]:
@@ -126,31 +130,6 @@ class DcgmCheck:
         version = answers.find_version(output.stdout)
         self._version = (fingerprint, version)
         return version, None
-
-    async def _probe_engine(
-        self, program: str, execute: Execute
-    ) -> tuple[tuple[Fault, ...], Report | None]:
-        """A fault if the host engine does not answer, which `dcgmi diag` itself does not report."""
-        output = await execute(Command(argv=(program, "discovery", "-l"), deadline_s=_ANSWER_S))
-        if output.ended in (ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED):
-            return (), _report_not_run(output)
-        if output.ended is ProgramEnd.DEADLINE:
-            problem = f"the host engine (nv-hostengine) has not answered within {_ANSWER_S:g} s"
-        elif output.exit_code == answers.NO_CONNECTION or (
-            output.exit_code != 0 and answers.has_no_engine(output.stdout + output.stderr)
-        ):
-            problem = "the host engine (nv-hostengine) is not running"
-        else:
-            return (), None
-        return (
-            Fault(
-                code=ENGINE_DOWN,
-                test="engine",
-                text=f"{problem}: {_START}",
-                remedy=Remedy.FIX_CONFIG,
-                implied=True,
-            ),
-        ), None
 
     def _build_command(self, program: str, ask: RunRequest, version: str) -> Command:
         deadline_s = self.deadline_s(ask.level)
@@ -200,6 +179,27 @@ class DcgmCheck:
                 report, reason=f"{report.reason}; still running: {left}".removeprefix("; ")
             )
         return report
+
+
+def _find_engine_faults(engine: Output) -> tuple[Fault, ...]:
+    """A fault if the host engine did not answer, which `dcgmi diag` itself does not report."""
+    if engine.ended is ProgramEnd.DEADLINE:
+        problem = f"the host engine (nv-hostengine) has not answered within {_ANSWER_S:g} s"
+    elif engine.exit_code == answers.NO_CONNECTION or (
+        engine.exit_code != 0 and answers.has_no_engine(engine.stdout + engine.stderr)
+    ):
+        problem = "the host engine (nv-hostengine) is not running"
+    else:
+        return ()
+    return (
+        Fault(
+            code=ENGINE_DOWN,
+            test="engine",
+            text=f"{problem}: {_START}",
+            remedy=Remedy.FIX_CONFIG,
+            implied=True,
+        ),
+    )
 
 
 def _report_not_run(output: Output) -> Report:

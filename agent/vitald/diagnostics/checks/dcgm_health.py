@@ -21,13 +21,14 @@ import platform
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitald.collectors.pci.inventory import NVIDIA, PciInventory
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
+from vitald.diagnostics.dcgm.answers import LIST_GPUS, list_addresses
 from vitald.diagnostics.run import tool
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import (
@@ -45,6 +46,7 @@ from vitald.model.diagnostic import (
 NAME = "dcgm_health"
 ENGINE_DOWN, STALLED = "dcgm/engine_down", f"{NAME}/stalled"
 _SETTLE_S = 60.0  # from setting the watches to answers that count
+_ON_ALL_GPUS = ("health", "-g", "0")
 _NO_CONNECTION, _UNSPECIFIED = 235, 253
 _MAX_COMPLAINTS = 256  # in one answer
 _VALUES = ("Healthy", "Warning", "Failure")
@@ -323,6 +325,16 @@ def _make_test(system: str, values: Mapping[str, str]) -> Test:
     )
 
 
+def _add_watched_gpus(report: Report, addresses: Mapping[int, str]) -> Report:
+    """The report with all GPUs of the host engine, which watches each of them: its answer names
+    only those with a complaint.
+    """
+    complaints = {gpu for test in report.tests for gpu in test.gpus}
+    healthy = {str(gpu): "Healthy" for gpu in addresses if str(gpu) not in complaints}
+    overall, *watches = report.tests
+    return replace(report, addresses=addresses, tests=(replace(overall, gpus=healthy), *watches))
+
+
 def _report_unreadable(output: Output) -> Report:
     """The report on an answer without a complete document."""
     problem = f"dcgmi health ended with {output.exit_code}"
@@ -339,6 +351,7 @@ class DcgmHealthCheck:
     name = NAME
     title = "DCGM's background watches"
     levels: tuple[int, ...] = (0,)
+    covers_gpus = True
 
     def __init__(
         self, config: Config, now: Callable[[], float] = time.monotonic, machine: str = ""
@@ -373,7 +386,7 @@ class DcgmHealthCheck:
     async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         if self._set_at is None:
             return await self._set_watches(execute, "DCGM's watches were set just now")
-        output = await execute(self._build_command("-c", "-j"))
+        output = await execute(self._build_command(*_ON_ALL_GPUS, "-c", "-j"))
         if (report := self._report_no_answer(output)) is not None:
             return report
         if output.exit_code == _UNSPECIFIED or _NO_WATCHES.search(output.stdout):
@@ -398,7 +411,9 @@ class DcgmHealthCheck:
         traits = BoardTraits()
         if answer.complaints:
             traits = await asyncio.to_thread(inspect_board, self._sysfs, self._machine)
-        return self._restrict_report(judge_answer(answer, traits), ask, output)
+        report = self._restrict_report(judge_answer(answer, traits), ask, output)
+        engine = await execute(self._build_command(*LIST_GPUS))
+        return _add_watched_gpus(report, list_addresses(engine.stdout))
 
     def _restrict_report(self, report: Report, ask: RunRequest, output: Output) -> Report:
         """Keep only the requested GPUs, and report no pass if the command itself failed."""
@@ -430,7 +445,7 @@ class DcgmHealthCheck:
 
     async def _set_watches(self, execute: Execute, reason: str) -> Report:
         self._set_at = None
-        output = await execute(self._build_command("-s", "a"))
+        output = await execute(self._build_command(*_ON_ALL_GPUS, "-s", "a"))
         if (report := self._report_no_answer(output)) is not None:
             return report
         if output.exit_code != 0:
@@ -477,9 +492,7 @@ class DcgmHealthCheck:
 
     def _build_command(self, *words: str) -> Command:
         program = tool.find_program(self._program) or self._program
-        return Command(
-            argv=(program, "health", "-g", "0", *words), deadline_s=self._settings.deadline_s
-        )
+        return Command(argv=(program, *words), deadline_s=self._settings.deadline_s)
 
 
 def build_check(config: Config) -> Check:

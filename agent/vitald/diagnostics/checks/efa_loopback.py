@@ -26,6 +26,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from vitald.collectors import small_files
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.bandwidth import BandwidthCheck
@@ -192,6 +193,7 @@ class EfaLoopbackCheck(BandwidthCheck):
     def __init__(self, config: Config) -> None:
         super().__init__(every_s=config.efa_loopback.every_s, expected_s=15.0)
         self._settings = config.efa_loopback
+        self._sysfs = config.paths.sysfs
         self._classes = config.paths.sysfs / "class" / "infiniband"
 
     def find_obstacle(self) -> str:
@@ -218,7 +220,7 @@ class EfaLoopbackCheck(BandwidthCheck):
             adapters = await asyncio.to_thread(self._list_adapters)
         except OSError as error:
             return tool.report_error(f"{self._classes}: {small_files.describe_error(error)}")
-        results: list[AdapterResult] = []
+        results = await asyncio.to_thread(self._report_untestable, adapters)
         for adapter in adapters:
             results.append(await self._test_adapter(adapter, execute))
             if results[-1].run_ended:
@@ -235,6 +237,22 @@ class EfaLoopbackCheck(BandwidthCheck):
                     Adapter(name, function.name if _ADDRESS.fullmatch(function.name) else "")
                 )
         return found
+
+    def _report_untestable(self, adapters: list[Adapter]) -> list[AdapterResult]:
+        """The results of the adapters on PCI that the driver does not show."""
+        shown = {adapter.address for adapter in adapters}
+        inventory = PciInventory(self._sysfs)
+        inventory.scan_bus()
+        return [
+            AdapterResult(
+                Adapter(device.address, device.address),
+                Outcome.INCONCLUSIVE,
+                f"EFA {device.address} not tested: the driver does not show it",
+                Remedy.RETRY,
+            )
+            for device in inventory.devices.values()
+            if device.is_efa and device.is_for("efa") and device.address not in shown
+        ]
 
     async def _test_adapter(self, adapter: Adapter, execute: Execute) -> AdapterResult:
         program = tool.find_program(PROGRAM, FOLDERS) or PROGRAM

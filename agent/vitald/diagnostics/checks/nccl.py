@@ -96,8 +96,8 @@ class NcclOutput(Figures):
     out_of_bounds: bool | None = None  # by the footer; None if the output ends before it
     slow: bool = False  # below the program's own limit (NCCL_TESTS_MIN_BW)
     complaints: tuple[str, ...] = ()
-    # CUDA's device number by PCI bus, for the devices that the program lists.
-    devices: Mapping[str, int] = field(default_factory=dict)
+    # The PCI address or bus, as printed, of each device that the program lists, by CUDA's number.
+    devices: Mapping[int, str] = field(default_factory=dict)
 
 
 Row = Sequence[tuple[str, str]]  # name and text of each cell; names stand twice, once per half
@@ -108,7 +108,9 @@ def read_output(text: str) -> NcclOutput:
     document = tool.find_document(text)
     results = document.get("results") if document is not None else None
     if document is not None and isinstance(results, list):
-        return replace(_read_json(document, results), complaints=_read_text(text).complaints)
+        around = _read_text(text)
+        printed = _read_json(document, results)
+        return replace(printed, complaints=around.complaints, devices=around.devices)
     return _read_text(text)
 
 
@@ -128,7 +130,7 @@ class _TextReader:
         self._broken = ""  # the first row that is not whole
         self._footer = NcclOutput()
         self._complaints: list[str] = []
-        self._devices: dict[str, int] = {}
+        self._devices: dict[int, str] = {}
 
     def read_line(self, line: str) -> None:
         if self._read_comment(line) or self._read_row(line):
@@ -161,7 +163,7 @@ class _TextReader:
                 slow=(match[2] or "").upper() == "FAILED",
             )
         elif (match := _RANK.match(line)) is not None:
-            self._devices[match["bus"].lower()] = int(match["device"])
+            self._devices[int(match["device"])] = match["bus"].lower()
         elif {"size", "busbw", "algbw"} <= set(words):
             self._heading = words
         else:
@@ -286,7 +288,12 @@ def find_blamed_gpu(complaint: str, printed: NcclOutput, requested: Sequence[int
         words = _PREFIX.sub(" ", complaint, count=1)
         named = _NAMED.search(words) or _PREFIX.search(complaint)
         device = int(named["device"]) if named is not None else None
-    if device is None or not requested:
+    return None if device is None else _find_index(device, requested)
+
+
+def _find_index(device: int, requested: Sequence[int]) -> int | None:
+    """The NVML index of a device by CUDA's number."""
+    if not requested:
         return device  # CUDA's order is NVML's if all are visible: CUDA_DEVICE_ORDER
     return requested[device] if device < len(requested) else None
 
@@ -303,13 +310,13 @@ def _find_complaints(printed: NcclOutput, pattern: re.Pattern[str]) -> list[str]
     return [complaint for complaint in printed.complaints if pattern.search(complaint)]
 
 
-def _find_by_bus(bus: str, devices: Mapping[str, int]) -> int | None:
+def _find_by_bus(bus: str, devices: Mapping[int, str]) -> int | None:
     """NCCL writes 0000:1b:00.0 as `1b000`."""
     number = bus.split(":")[-2] if ":" in bus else f"{int(bus, 16) >> 12:02x}"[-2:]
     return next(
         (
             device
-            for name, device in devices.items()
+            for device, name in devices.items()
             if (name.split(":")[-2] if ":" in name else name)[-2:] == number
         ),
         None,
@@ -321,6 +328,7 @@ class NcclCheck(BandwidthCheck):
 
     name = NAME
     title = "NCCL all-reduce on this node"
+    covers_gpus = True
 
     def __init__(self, config: Config) -> None:
         super().__init__(every_s=config.nccl.every_s, expected_s=60.0)
@@ -362,6 +370,9 @@ class NcclCheck(BandwidthCheck):
         if (report := tool.report_not_run("all_reduce_perf", output)) is not None:
             return report
         printed = read_output(f"{output.stdout}\n{output.stderr}")
+        return _add_tested_gpus(self._judge_printed(output, printed, gpus), printed, gpus)
+
+    def _judge_printed(self, output: Output, printed: NcclOutput, gpus: Sequence[int]) -> Report:
         if printed.wrong or printed.out_of_bounds:
             wrong = f"{printed.wrong:.0f} wrong values" if printed.wrong else "values out of bounds"
             return self._report_fault(WRONG, f"the results are wrong: {wrong}", printed)
@@ -422,6 +433,22 @@ def _explain_too_few(gpus: int) -> str:
     if gpus < 1:
         return tool.NO_GPU
     return "an all-reduce needs two GPUs" if gpus < 2 else ""
+
+
+def _add_tested_gpus(report: Report, printed: NcclOutput, requested: Sequence[int]) -> Report:
+    """The report with the GPUs that took part, where it is one on the all-reduce."""
+    indexes = {
+        index: bus
+        for device, bus in printed.devices.items()
+        if (index := _find_index(device, requested)) is not None
+    }
+    # Older versions print the bus only.
+    addresses = {index: f"{bus}.0" for index, bus in indexes.items() if ":" in bus}
+    tests = tuple(
+        replace(test, gpus={str(index): test.status for index in sorted(indexes)})
+        for test in report.tests
+    )
+    return replace(report, tests=tests, addresses=addresses)
 
 
 def _find_unfinished_reason(printed: NcclOutput) -> str:

@@ -22,11 +22,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitald.collectors import small_files
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
+from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Report, RunRequest
 
 NAME = "nccom"
@@ -141,9 +143,12 @@ def _build_table(
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The cores of this node. `per_worker`: physical cores in each worker, a logical core."""
+    """The cores of this node. `devices`: those with cores, of `on_pci`. `per_worker`: physical
+    cores in each worker, a logical core.
+    """
 
     devices: int
+    on_pci: int
     physical: int
     per_worker: int
     family: str
@@ -154,21 +159,27 @@ class Cores:
 
 
 def count_cores(sysfs: Path) -> Cores:
-    """Counts the cores that the driver shows. Raises OSError if they cannot be read."""
+    """Counts the cores that the driver shows, and the devices on PCI that it has or should have.
+    Raises OSError if they cannot be read.
+    """
     root = sysfs / "class" / "neuron_device"
-    devices = [name for name in small_files.list_names(root) if _DEVICE.fullmatch(name)]
-    physical = sum(
-        _CORE.fullmatch(name) is not None
-        for device in devices
-        for name in small_files.list_names(root / device)
-    )
+    cores = {
+        name: sum(map(bool, map(_CORE.fullmatch, small_files.list_names(root / name))))
+        for name in small_files.list_names(root)
+        if _DEVICE.fullmatch(name)
+    }
+    devices = [name for name, count in cores.items() if count]
+    inventory = PciInventory(sysfs)
+    inventory.scan_bus()
+    on_pci = len(inventory.list_accelerators(ComponentKind.NEURON))
     family = ""
     if devices:
         with suppress(OSError):
             family = small_files.read_attribute(
                 root / devices[0] / "info/architecture/instance_type"
             )
-    return Cores(len(devices), physical, 2 if family in _PAIRED_CORES else 1, family)
+    per_worker = 2 if family in _PAIRED_CORES else 1
+    return Cores(len(devices), on_pci, sum(cores.values()), per_worker, family)
 
 
 class NccomCheck(BandwidthCheck):
@@ -253,15 +264,20 @@ class NccomCheck(BandwidthCheck):
                 f"it failed over {cores.workers} cores (exit {output.exit_code}): {cause}",
                 table,
             )
-        return self._judge_table(table, output)
+        return self._judge_table(table, output, cores)
 
-    def _judge_table(self, table: NccomTable, output: Output) -> Report:
+    def _judge_table(self, table: NccomTable, output: Output, cores: Cores) -> Report:
         """The report on a run that the program itself calls a success."""
         incomplete = self._reports.find_incomplete_reason(table, output)
         if reason := incomplete or _find_unfinished_reason(table):
             return self._reports.report_inconclusive(reason)
         if slow := self._reports.find_slow_reason(table):
             return self._report_fault(SLOW, slow, table)
+        if (left_out := cores.on_pci - cores.devices) > 0:
+            return self._reports.report_inconclusive(
+                f"{left_out} of {cores.on_pci} Neuron devices not tested: the driver does not show"
+                " them"
+            )
         return self._reports.report_pass(table)
 
     def _report_fault(self, code: str, text: str, table: NccomTable) -> Report:

@@ -122,13 +122,12 @@ def _walk_path(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def count_gpus(sysfs: Path) -> tuple[int, str]:
-    """How many NVIDIA GPUs are on PCI, and why not all of them may be known; empty where
-    they are.
+    """How many GPUs on PCI the NVIDIA driver has or should have, and why not all of them may be
+    known; empty where they are.
     """
     inventory = PciInventory(sysfs)
     inventory.scan_bus()
-    gpus = [device for device in inventory.devices.values() if device.kind is ComponentKind.GPU]
-    return len(gpus), inventory.error
+    return len(inventory.list_accelerators(ComponentKind.GPU)), inventory.error
 
 
 def report_not_run(what: str, output: Output) -> Report | None:
