@@ -205,11 +205,18 @@ def test_a_suspicion_or_a_repair_that_can_wait_takes_nothing_out_of_use(station:
     for suspicion in (
         finding(Action.INSPECT, component=gpu(3)),
         finding(Action.RESET_DEVICE, When.MAINTENANCE, component=gpu(3)),
-        finding(Action.REBOOT_NODE, component=gpu(3), simulated_until=time.time() + 60.0),
+        finding(component=gpu(3), simulated_until=time.time() + 60.0),
     ):
         set_findings(station, suspicion)
         run = station.run_dcgm(dcgmi.document(gpus=[0, 1, 2, 4, 5, 6, 7]))
         assert run.report.outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_gpu_that_is_not_here_any_more_cannot_be_tested(station: Station) -> None:
+    set_findings(station, finding(Action.OBSERVE, component=gpu(20)))
+    run = station.run_dcgm(dcgmi.document())
+    assert run.report.outcome is Outcome.PASS
+    assert station.passed(run) == {gpu(number) for number in range(GPUS)}
 
 
 def test_gpus_of_another_driver_and_virtual_functions_are_not_the_nodes(

@@ -99,22 +99,22 @@ class NodeView:
         """All that are here, or should be: on PCI, known to the driver, or with something wrong
         that is not over.
         """
-        read = {reading.component for reading in self._node_state.readings.get(NVML, ())}
         ill = {
             component
             for finding in self._node_state.findings
             if not finding.is_simulated
             for component in finding.components
-        }
-        return {
-            component
-            for component in read | ill | self._on_pci()
             if component.kind is ComponentKind.GPU and component.id
         }
+        return self._list_present() | ill
+
+    def _list_present(self) -> Set[Component]:
+        return self._get_readings().keys() | self._on_pci()
 
     def list_testable_gpus(self) -> Set[Component]:
-        """Those of them that a diagnostic must test: without those that an open finding takes out
-        of use, that the driver is told not to use, or that are configured to be left alone.
+        """Those on PCI or known to the driver that a diagnostic must test: without those that an
+        open finding takes out of use, that the driver is told not to use, or that are configured to
+        be left alone.
         """
         out_of_use = {
             component
@@ -129,7 +129,7 @@ class NodeView:
         }
         return {
             gpu
-            for gpu in self.list_gpus() - out_of_use - excluded
+            for gpu in self._list_present() - out_of_use - excluded
             if not any(fnmatch(gpu.id, pattern) for pattern in self._exclude)
         }
 
