@@ -178,7 +178,13 @@ class Slurm:
             found[:] = [self.known()]
             return holds(found[0])
 
-        until(try_once, lambda: f"{what}: {found}, {self.said.read_text()[-2000:]}")
+        logs = (self.said, self.folder / "slurmctld.log", self.folder / "slurmd.log")
+        until(
+            try_once,
+            lambda: "\n".join(
+                [f"{what}: {found}", *(log.read_text()[-2000:] for log in logs if log.exists())]
+            ),
+        )
         return found[0]
 
     def submit(self, script: str) -> str:
