@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -116,7 +117,11 @@ class Slurm:
         self.wait_idle()
 
     def reboot(self) -> None:
-        """As after a boot: `-b`."""
+        """As after a boot: `-b`. Slurm compares whole seconds, and slurmd may report that it booted
+        a second ago: a boot before its order would be none.
+        """
+        after_order = int(time.time()) + 2
+        until(lambda: time.time() >= after_order, "the clock to pass the order")
         slurmd = self._processes.pop()
         slurmd.kill()
         slurmd.wait()
