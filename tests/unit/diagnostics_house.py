@@ -144,6 +144,7 @@ class Node:
         self.open: list[Finding] = []
         self.running: set[str] = set()
         self.told_released = ""
+        self.pci_unread = ""
         self.remembered: list[Run] = []
         self.cleared_at = Clears(diagnostic=2)
         self.on_findings: Callable[[], object] = lambda: None
@@ -167,6 +168,9 @@ class Node:
 
     def list_gpus(self) -> set[Component]:
         return {gpu(0), gpu(1)}
+
+    async def read_pci(self) -> str:
+        return self.pci_unread
 
     def list_testable_gpus(self) -> set[Component]:
         return self.list_gpus()

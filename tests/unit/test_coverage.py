@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from vitald.diagnostics.check import Check, Command, Output
 from vitald.diagnostics.checks.dcgm import DcgmCheck
 from vitald.diagnostics.checks.dcgm_health import DcgmHealthCheck
 from vitald.diagnostics.checks.nccl import NcclCheck
+from vitald.diagnostics.coverage import require_coverage
 from vitald.diagnostics.events import PASSED
 from vitald.diagnostics.interpreter import RunInterpreter
 from vitald.diagnostics.node import NodeView
@@ -69,15 +71,19 @@ class Station:
     def verify(
         self, check: Check, answers: Mapping[str, str], level: int = 0, gpus: Sequence[int] = ()
     ) -> Run:
-        """A run of the check as it is recorded. `answers`: by the first word of the command."""
+        """A run of the check as the runner performs it. `answers`: by the first word of the command."""
 
         async def execute(command: Command) -> Output:
             return printed(next(text for word, text in answers.items() if word in command.argv))
 
-        ask = RunRequest(check=check.name, level=level, gpus=tuple(gpus))
-        report = asyncio.run(check.run_check(ask, execute))
-        run = Run(id="1", ask=ask, began=time.time(), ended=time.time(), report=report)
-        return self.interpreter.verify_run(run, covers_gpus=check.covers_gpus)
+        request = RunRequest(check=check.name, level=level, gpus=tuple(gpus))
+
+        async def run_check() -> Report:
+            report = await check.run_check(request, execute)
+            return require_coverage(request, report, self.view, await self.view.read_pci())
+
+        report = asyncio.run(run_check())
+        return Run(id="1", ask=request, began=time.time(), ended=time.time(), report=report)
 
     def run_dcgm(
         self, document: str, level: int = 1, gpus: Sequence[int] = (), engine: int = GPUS
@@ -137,7 +143,7 @@ def test_a_document_without_any_gpu_is_of_those_of_the_host_engine(station: Stat
     assert outcome_of(station.run_dcgm(old, engine=4)) == LEFT_OUT
     run = station.run_dcgm(old, engine=0)
     assert run.report.outcome is Outcome.INCONCLUSIVE
-    assert run.report.reason == "its output does not say which GPUs were tested"
+    assert run.report.reason == "its output does not name the GPUs that were tested"
 
 
 def test_a_document_that_only_counts_its_gpus(station: Station) -> None:
@@ -232,6 +238,15 @@ def test_gpus_of_another_driver_and_virtual_functions_are_not_the_nodes(
     station.read({number: {} for number in range(GPUS)})
     run = station.run_dcgm(dcgmi.document())
     assert outcome_of(run)[1] == f"{gpu(10).name} not tested"  # the driver has no number for it
+
+
+def test_a_bus_that_cannot_be_read_hides_no_gpu(station: Station, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "bus/pci/devices")
+    (tmp_path / "bus/pci/devices").touch()
+    run = station.run_dcgm(dcgmi.document())
+    assert run.report.outcome is Outcome.INCONCLUSIVE
+    assert run.report.reason.startswith("the GPUs of this node are not known: ")
+    assert "bus/pci/devices" in run.report.reason
 
 
 def test_a_gpu_that_is_configured_to_be_left_alone(station: Station, tmp_path: Path) -> None:
@@ -348,16 +363,19 @@ def test_the_recorded_run_is_the_verified_one() -> None:
         outcome=Outcome.PASS,
         tests=(Test(name="memory", gpus={"0": "Pass", "1": "Pass"}),),
     )
-    for covers, report, outcome in (
-        (True, Report(outcome=Outcome.PASS), Outcome.INCONCLUSIVE),
-        (True, named, Outcome.PASS),
-        (False, Report(outcome=Outcome.PASS), Outcome.PASS),
+    silent = Report(outcome=Outcome.PASS)
+    for covers, report, unread, outcome in (
+        (True, silent, "", Outcome.INCONCLUSIVE),
+        (True, named, "", Outcome.PASS),
+        (True, named, "EIO", Outcome.INCONCLUSIVE),
+        (False, silent, "EIO", Outcome.PASS),
     ):
 
         async def perform(*_: object, report: Report = report) -> Report:
             return report
 
         house = House(Tested(how=perform, covers_gpus=covers))
+        house.node.pci_unread = unread
 
         async def work(house: House = house) -> None:
             async with house.open():

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from vitald.model import Component
-from vitald.model.diagnostic import Outcome, Remedy, Report, Run
+from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
 from vitald.text import join_ranges
 
 
@@ -44,49 +44,53 @@ def find_gpu(index: int, report: Report, places: DeviceLookup) -> Component | No
     return places.find_gpu(index, serial, address)
 
 
-def find_tested(run: Run, places: DeviceLookup) -> AbstractSet[Component] | None:
-    """The GPUs that a run tested; None if it tested all of the node, or nothing says which."""
-    report, asked = run.report, run.ask.gpus
+def find_tested(
+    ask: RunRequest, report: Report, places: DeviceLookup
+) -> AbstractSet[Component] | None:
+    """The GPUs that a run tested; None if it tested all of the node, or its output names none."""
     named, many = _list_named(report), len(report.device_ids)
-    if asked:
-        return _find_gpus(named & frozenset(asked) or asked, report, places)
-    if not named or len(named) < many:  # it does not say which
+    if ask.gpus:
+        return _find_gpus(named & frozenset(ask.gpus) or ask.gpus, report, places)
+    if not named or len(named) < many:
         return None if not many or many >= len(places.list_gpus()) else frozenset()
     tested = _find_gpus(named, report, places)
     return None if places.list_gpus() <= tested else tested
 
 
-def require_coverage(run: Run, places: DeviceLookup) -> Run:
-    """The run; `inconclusive` if it found no fault of the hardware, but left out a requested GPU.
-    The reason of a pass says which GPUs were left out because they are out of use.
+def require_coverage(
+    ask: RunRequest, report: Report, places: DeviceLookup, unread: str = ""
+) -> Report:
+    """The report; `inconclusive` if it found no fault of the hardware, but left out a requested
+    GPU. The reason of a pass names the GPUs that were left out because they are out of use.
+
+    `unread`: why the GPUs of the node are not known; "" if they are.
     """
-    report = run.report
     # Where wrong settings prevented the run, there are no tests.
     is_tested = report.outcome is Outcome.CONFIG and report.tests
     if report.outcome is not Outcome.PASS and not is_tested:
-        return run
-    if untested := _describe_untested(run, places):
-        report = replace(
+        return report
+    untested = f"the GPUs of this node are not known: {unread}" if unread else ""
+    if untested := untested or _describe_untested(ask, report, places):
+        return replace(
             report,
             outcome=Outcome.INCONCLUSIVE,
             reason=_join_reasons(untested, report.reason),
             remedy=max(report.remedy, Remedy.RETRY, key=lambda remedy: remedy.rank),
         )
-    elif without := _describe_out_of_use(run, places):
-        report = replace(report, reason=_join_reasons(without, report.reason))
-    return replace(run, report=report)
+    without = _describe_out_of_use(ask, report, places)
+    return replace(report, reason=_join_reasons(without, report.reason))
 
 
-def _describe_untested(run: Run, places: DeviceLookup) -> str:
+def _describe_untested(ask: RunRequest, report: Report, places: DeviceLookup) -> str:
     """Which GPUs the run left out; "" if it tested all."""
-    report, asked = run.report, run.ask.gpus
+    asked = ask.gpus
     # By the node's own numbers: the program may have numbered its GPUs in another way.
     wanted = _drop_unknown(map(places.find_gpu, asked)) if asked else places.list_testable_gpus()
     named, many = _list_named(report), len(report.device_ids)
     if not wanted:
         return ""
     if not named and not many:
-        return "its output does not say which GPUs were tested"
+        return "its output does not name the GPUs that were tested"
     if len(named) < many:
         left_out = len(wanted) - many
         return f"{left_out} of {len(wanted)} GPUs not tested" if left_out > 0 else ""
@@ -94,10 +98,10 @@ def _describe_untested(run: Run, places: DeviceLookup) -> str:
     return f"{_name_gpus(missing, places)} not tested" if missing else ""
 
 
-def _describe_out_of_use(run: Run, places: DeviceLookup) -> str:
-    """Which GPUs of the node a run of all did not test, and need not."""
-    tested = find_tested(run, places)
-    if run.ask.gpus or not tested:
+def _describe_out_of_use(ask: RunRequest, report: Report, places: DeviceLookup) -> str:
+    """Which GPUs of the node a run of all did not test, and need not; "" if there are none."""
+    tested = find_tested(ask, report, places)
+    if ask.gpus or not tested:
         return ""
     return f"{_name_gpus(places.list_gpus() - tested, places)} not tested: out of use or excluded"
 
@@ -107,7 +111,7 @@ def _join_reasons(*reasons: str) -> str:
 
 
 def _list_named(report: Report) -> AbstractSet[int]:
-    """The numbers of the GPUs that were tested; empty if the output does not say."""
+    """The numbers of the GPUs that were tested; empty if the output does not name them."""
     named = report.serials.keys() | {
         int(index) for test in report.tests for index in test.gpus if index.isdecimal()
     }

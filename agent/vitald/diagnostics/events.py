@@ -105,7 +105,7 @@ def make_events(
     fault_events = _make_fault_events(run, facts, common, places, seen, found)
     events = [make_run_event(run, facts), *fault_events]
     if run.report.outcome.is_verdict:
-        tested = find_tested(run, places)
+        tested = find_tested(run.ask, run.report, places)
         _update_memory(
             run,
             seen,

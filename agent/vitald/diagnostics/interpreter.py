@@ -10,10 +10,9 @@ import structlog
 from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory
 from vitald.diagnostics import events
-from vitald.diagnostics.coverage import require_coverage
 from vitald.diagnostics.node import NodeView
 from vitald.model import NODE, Event
-from vitald.model.diagnostic import Outcome, Run
+from vitald.model.diagnostic import Run
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -39,19 +38,13 @@ class RunInterpreter:
         """Restores `memory`. Raises TypeError, ValueError, AttributeError."""
         self._seen = events.RunMemory.from_memory(memory)
 
-    def verify_run(self, run: Run, *, covers_gpus: bool) -> Run:
-        """The run as it is recorded: no pass where it left out a GPU of the node that its check
-        covers, and with its faults marked that an earlier run had found.
-        """
+    def confirm_faults(self, run: Run) -> Run:
+        """The run with its faults marked that an earlier run had found."""
         try:
-            if covers_gpus:
-                run = require_coverage(run, self._node)
             return events.mark_confirmed(run, self._node, self._seen)
-        except Exception:  # then it is no pass, and requires no reboot or replacement
-            log.exception("diagnostic_not_verified", id=run.id)
+        except Exception:  # without confirmation no reboot or replacement is required
+            log.exception("diagnostic_not_confirmed", id=run.id)
             report = replace(run.report, reboot_required=False, replacement_required=False)
-            if report.outcome is Outcome.PASS:
-                report = replace(report, outcome=Outcome.ERROR, reason="not verified")
             return replace(run, report=report)
 
     def end_removed(self, checks: Collection[str]) -> list[Event]:

@@ -87,7 +87,12 @@ class DiagnosticsManager:
         self._queue = RunQueue(self._checks, self._history, self._results, wake)
         self._interpreter = RunInterpreter(NAME, boot_id, node, catalog)
         self._runner = Runner(
-            self._checks, programs, self._access, self._results, self._interpreter
+            self._checks,
+            programs,
+            self._access,
+            self._results,
+            self._interpreter.confirm_faults,
+            node,
         )
         self._dispatcher = RunDispatcher(
             self._checks, self._access, self._queue, self._runner, config.diagnostics.idle_s

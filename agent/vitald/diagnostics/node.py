@@ -7,6 +7,7 @@ driver's order.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from fnmatch import fnmatch
 from pathlib import Path
@@ -111,10 +112,15 @@ class NodeView:
     def _list_present(self) -> Set[Component]:
         return self._get_readings().keys() | self._on_pci()
 
+    async def read_pci(self) -> str:
+        """Reads which devices are on PCI now. Returns why they could not be read, else ""."""
+        await asyncio.to_thread(self._inventory.scan_bus)
+        return self._inventory.error
+
     def list_testable_gpus(self) -> Set[Component]:
         """Those on PCI or known to the driver that a diagnostic must test: without those that an
-        open finding takes out of use, that the driver is told not to use, or that are configured to
-        be left alone.
+        open finding takes out of use, that the driver excludes, or that are configured to be left
+        alone.
         """
         out_of_use = {
             component

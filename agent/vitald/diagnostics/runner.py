@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,8 +13,9 @@ import structlog
 
 from vitald.diagnostics.check import Check, Command, Output, ProgramEnd
 from vitald.diagnostics.check_set import CheckSet
+from vitald.diagnostics.coverage import require_coverage
 from vitald.diagnostics.device_access import DeviceAccess
-from vitald.diagnostics.interpreter import RunInterpreter
+from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.results import ResultRecorder
 from vitald.diagnostics.run.process import Programs
 from vitald.model.diagnostic import ActiveRun, Outcome, Remedy, Report, Run, Stage
@@ -51,7 +53,7 @@ class _Execution:
 
 
 class Runner:
-    """Performs one run at a time."""
+    """Performs one run at a time. `confirm` marks the faults that an earlier run had found."""
 
     def __init__(
         self,
@@ -59,13 +61,15 @@ class Runner:
         programs: Programs,
         access: DeviceAccess,
         results: ResultRecorder,
-        interpreter: RunInterpreter,
+        confirm: Callable[[Run], Run],
+        node: NodeView,
     ) -> None:
         self._checks = checks
         self._programs = programs
         self._access = access
         self._results = results
-        self._interpreter = interpreter
+        self._confirm = confirm
+        self._node = node
         self._execution: _Execution | None = None
 
     @property
@@ -156,7 +160,7 @@ class Runner:
             preempted=execution.room_for if execution.cut else "",
             raw=execution.printed,
         )
-        run = self._interpreter.verify_run(run, covers_gpus=execution.check.covers_gpus)
+        run = self._confirm(run)
         execution.over.set()
         # Shown as ending until it is stored.
         execution.active_run = replace(execution.active_run, stage=Stage.ENDING)
@@ -167,7 +171,10 @@ class Runner:
         ask = execution.active_run.ask
         watch = asyncio.create_task(self._watch_for_work()) if execution.requires_idle else None
         try:
-            return await execution.check.run_check(ask, partial(self._execute, execution))
+            report = await execution.check.run_check(ask, partial(self._execute, execution))
+            if not execution.check.covers_gpus:
+                return report
+            return require_coverage(ask, report, self._node, await self._node.read_pci())
         except asyncio.CancelledError:  # by `shut_down` only
             execution.cut = True
             execution.stop_reason = execution.stop_reason or DAEMON_STOPPED

@@ -125,8 +125,8 @@ class Report:
     device_ids: tuple[str, ...] = ()  # PCI device ids, one for each GPU
     # Serial numbers of GPUs by index, if the output has them
     serials: Mapping[int, str] = field(default_factory=dict)
-    # PCI addresses of GPUs by index, if the program prints them. Not stored: they tell which GPU
-    # is meant while the run is interpreted.
+    # PCI addresses of GPUs by index, if the program prints them. Not stored: they identify the
+    # GPUs while the run is interpreted.
     addresses: Mapping[int, str] = field(default_factory=dict)
 
 
