@@ -185,9 +185,7 @@ def _find_engine_faults(engine: Output) -> tuple[Fault, ...]:
     """A fault if the host engine did not answer, which `dcgmi diag` itself does not report."""
     if engine.ended is ProgramEnd.DEADLINE:
         problem = f"the host engine (nv-hostengine) has not answered within {_ANSWER_S:g} s"
-    elif engine.exit_code == answers.NO_CONNECTION or (
-        engine.exit_code != 0 and answers.has_no_engine(engine.stdout + engine.stderr)
-    ):
+    elif answers.is_engine_down(engine.exit_code, engine.stdout + engine.stderr):
         problem = "the host engine (nv-hostengine) is not running"
     else:
         return ()

@@ -28,7 +28,8 @@ from vitald.collectors.pci.inventory import NVIDIA, PciInventory
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
-from vitald.diagnostics.dcgm.answers import LIST_GPUS, list_addresses
+from vitald.diagnostics.dcgm import answers
+from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN
 from vitald.diagnostics.run import tool
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import (
@@ -44,10 +45,10 @@ from vitald.model.diagnostic import (
 )
 
 NAME = "dcgm_health"
-ENGINE_DOWN, STALLED = "dcgm/engine_down", f"{NAME}/stalled"
+STALLED = f"{NAME}/stalled"
 _SETTLE_S = 60.0  # from setting the watches to answers that count
 _ON_ALL_GPUS = ("health", "-g", "0")
-_NO_CONNECTION, _UNSPECIFIED = 235, 253
+_UNSPECIFIED = 253  # exit code, also without watches
 _MAX_COMPLAINTS = 256  # in one answer
 _VALUES = ("Healthy", "Warning", "Failure")
 _FAILED_READING = "a reading that failed says nothing"
@@ -67,11 +68,6 @@ _SYSTEMS = {
 # PCI device ids of boards that have no NVLink: T4, A2 and A16, A10, A10G, L4, L40, L40S, L20, RTX
 # PRO 6000 Server (pci.ids).
 _NO_NVLINK = {0x1EB8, 0x25B6, 0x2236, 0x2237, 0x27B8, 0x26B5, 0x26B9, 0x26BA, 0x2BB5}
-_NO_ENGINE = re.compile(
-    r"unable to (?:establish a connection|connect to host engine)|host engine connection invalid",
-    re.IGNORECASE,
-)
-_NO_WATCHES = re.compile(r"health watches not enabled", re.IGNORECASE)
 _LINK_DOWN = re.compile(r"nvlink.{0,40}\bdown\b", re.IGNORECASE)
 _IMEX = re.compile(r"\bimex\b", re.IGNORECASE)
 _UNREAD = re.compile(
@@ -389,7 +385,7 @@ class DcgmHealthCheck:
         output = await execute(self._build_command(*_ON_ALL_GPUS, "-c", "-j"))
         if (report := self._report_no_answer(output)) is not None:
             return report
-        if output.exit_code == _UNSPECIFIED or _NO_WATCHES.search(output.stdout):
+        if output.exit_code == _UNSPECIFIED or answers.has_no_watches(output.stdout):
             return await self._set_watches(
                 execute, "the host engine had no watches, as after a restart: they were set again"
             )
@@ -412,8 +408,8 @@ class DcgmHealthCheck:
         if answer.complaints:
             traits = await asyncio.to_thread(inspect_board, self._sysfs, self._machine)
         report = self._restrict_report(judge_answer(answer, traits), ask, output)
-        engine = await execute(self._build_command(*LIST_GPUS))
-        return _add_watched_gpus(report, list_addresses(engine.stdout))
+        engine = await execute(self._build_command(*answers.LIST_GPUS))
+        return _add_watched_gpus(report, answers.list_addresses(engine.stdout))
 
     def _restrict_report(self, report: Report, ask: RunRequest, output: Output) -> Report:
         """Keep only the requested GPUs, and report no pass if the command itself failed."""
@@ -479,9 +475,7 @@ class DcgmHealthCheck:
             return Report(
                 outcome=Outcome.ERROR, reason=problem, remedy=Remedy.INVESTIGATE, faults=(fault,)
             )
-        if output.exit_code == _NO_CONNECTION or (
-            output.exit_code != 0 and _NO_ENGINE.search(f"{output.stdout}\n{output.stderr}")
-        ):
+        if answers.is_engine_down(output.exit_code, f"{output.stdout}\n{output.stderr}"):
             self._set_at = None  # the watches end with the engine
             problem = "the host engine (nv-hostengine) does not answer: systemctl start nvidia-dcgm"
             fault = Fault(code=ENGINE_DOWN, test="health", text=problem, remedy=Remedy.FIX_CONFIG)

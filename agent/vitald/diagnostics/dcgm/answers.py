@@ -20,9 +20,10 @@ _LONG = re.compile(r"^\s*Version\s*:\s*([0-9][0-9A-Za-z.+~-]{0,40})\s*$", re.MUL
 _NO_ENGINE = (
     "unable to establish a connection to the specified host",
     "unable to connect to host engine",
+    "host engine connection invalid",
 )
 _NO_WATCHES = "health watches not enabled"
-NO_CONNECTION = 235
+_NO_CONNECTION = 235
 LIST_GPUS = ("discovery", "-l")
 
 
@@ -55,6 +56,11 @@ def has_no_engine(text: str) -> bool:
     """Whether a command reports that no host engine answers."""
     lower = text[:65536].lower()
     return any(words in lower for words in _NO_ENGINE)
+
+
+def is_engine_down(exit_code: int | None, text: str) -> bool:
+    """Whether a command that ended with this exit code and text found no host engine."""
+    return exit_code == _NO_CONNECTION or (exit_code != 0 and has_no_engine(text))
 
 
 def has_no_watches(text: str) -> bool:
