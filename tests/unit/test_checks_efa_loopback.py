@@ -195,6 +195,14 @@ def test_a_cancelled_run_ends_there_and_blames_nobody(tmp_path: Path) -> None:
     assert "job 7" in report.reason
 
 
+def test_a_bus_that_cannot_be_read_hides_no_adapter(tmp_path: Path) -> None:
+    node(tmp_path)
+    (tmp_path / "bus/pci/devices").rename(tmp_path / "elsewhere")
+    (tmp_path / "bus/pci/devices").touch()
+    report = perform(check(tmp_path), printed(TABLE))
+    assert report.outcome is Outcome.ERROR and "bus/pci/devices" in report.reason
+
+
 def test_an_adapter_that_the_driver_does_not_show_was_not_tested(tmp_path: Path) -> None:
     names = node(tmp_path, 3)
     tree = NetworkTree(tmp_path)

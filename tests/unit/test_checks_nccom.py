@@ -233,6 +233,14 @@ def test_a_device_that_the_driver_does_not_show_was_not_tested(tmp_path: Path) -
     assert report.outcome is Outcome.FAIL  # what was tested is slow
 
 
+def test_a_bus_that_cannot_be_read_hides_no_device(tmp_path: Path) -> None:
+    tree = NeuronTree(tmp_path, TRN2[:4])
+    tree.remove("bus/pci/devices")
+    (tmp_path / "bus/pci/devices").touch()
+    report = perform(check(tmp_path), printed(TABLE))
+    assert report.outcome is Outcome.INCONCLUSIVE and "bus/pci/devices" in report.reason
+
+
 def test_a_device_of_a_virtual_machine_is_not_expected(tmp_path: Path) -> None:
     tree = NeuronTree(tmp_path, TRN2[:4])
     tree.pci(TRN2[4], AMAZON, 0x7364, 0x088000, "vfio-pci")

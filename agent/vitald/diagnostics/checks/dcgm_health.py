@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitald.collectors.pci.inventory import NVIDIA, PciInventory
+from vitald.collectors.pci.inventory import NVIDIA
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
@@ -192,8 +192,7 @@ class BoardTraits:
 
 def inspect_board(sysfs: Path, machine: str) -> BoardTraits:
     """Reads the traits from PCI. Only Grace machines (arm64) are sold with NVLink between nodes."""
-    inventory = PciInventory(sysfs)
-    inventory.scan_bus()
+    inventory = tool.scan_pci(sysfs)
     gpus = [device for device in inventory.devices.values() if device.kind is ComponentKind.GPU]
     switches = any(device.kind is ComponentKind.NVSWITCH for device in inventory.devices.values())
     plain = bool(gpus) and all(

@@ -23,6 +23,7 @@ import asyncio
 import re
 import socket
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from vitald.collectors import small_files
@@ -220,7 +221,10 @@ class EfaLoopbackCheck(BandwidthCheck):
             adapters = await asyncio.to_thread(self._list_adapters)
         except OSError as error:
             return tool.report_error(f"{self._classes}: {small_files.describe_error(error)}")
-        results = await asyncio.to_thread(self._report_untestable, adapters)
+        inventory = await asyncio.to_thread(tool.scan_pci, self._sysfs)
+        if inventory.error:
+            return tool.report_error(inventory.error)
+        results = _report_untestable(inventory, adapters)
         for adapter in adapters:
             results.append(await self._test_adapter(adapter, execute))
             if results[-1].run_ended:
@@ -237,22 +241,6 @@ class EfaLoopbackCheck(BandwidthCheck):
                     Adapter(name, function.name if _ADDRESS.fullmatch(function.name) else "")
                 )
         return found
-
-    def _report_untestable(self, adapters: list[Adapter]) -> list[AdapterResult]:
-        """The results of the adapters on PCI that the driver does not show."""
-        shown = {adapter.address for adapter in adapters}
-        inventory = PciInventory(self._sysfs)
-        inventory.scan_bus()
-        return [
-            AdapterResult(
-                Adapter(device.address, device.address),
-                Outcome.INCONCLUSIVE,
-                f"EFA {device.address} not tested: the driver does not show it",
-                Remedy.RETRY,
-            )
-            for device in inventory.devices.values()
-            if device.is_efa and device.is_for("efa") and device.address not in shown
-        ]
 
     async def _test_adapter(self, adapter: Adapter, execute: Execute) -> AdapterResult:
         program = tool.find_program(PROGRAM, FOLDERS) or PROGRAM
@@ -346,6 +334,21 @@ class EfaLoopbackCheck(BandwidthCheck):
         if _NOT_CONNECTED.search(f"{complaints}\n{output.stderr}"):
             return AdapterResult(adapter, Outcome.ERROR, text, Remedy.RETRY)
         return AdapterResult(adapter, Outcome.FAIL, text, Remedy.INVESTIGATE, FAILED)
+
+
+def _report_untestable(inventory: PciInventory, adapters: Iterable[Adapter]) -> list[AdapterResult]:
+    """The results of the adapters on PCI that the driver does not show."""
+    shown = {adapter.address for adapter in adapters}
+    return [
+        AdapterResult(
+            Adapter(device.address, device.address),
+            Outcome.INCONCLUSIVE,
+            f"EFA {device.address} not tested: the driver does not show it",
+            Remedy.RETRY,
+        )
+        for device in inventory.devices.values()
+        if device.is_efa and device.is_for("efa") and device.address not in shown
+    ]
 
 
 _WORST = (Outcome.FAIL, Outcome.ERROR, Outcome.CONFIG, Outcome.INCONCLUSIVE, Outcome.PASS)

@@ -15,6 +15,7 @@ run it too (NCCOM local test).
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -143,12 +144,11 @@ def _build_table(
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The cores of this node. `devices`: those with cores, of `on_pci`. `per_worker`: physical
-    cores in each worker, a logical core.
+    """The cores of this node, and how many devices have any. `per_worker`: physical cores in each
+    worker, a logical core.
     """
 
     devices: int
-    on_pci: int
     physical: int
     per_worker: int
     family: str
@@ -159,9 +159,7 @@ class Cores:
 
 
 def count_cores(sysfs: Path) -> Cores:
-    """Counts the cores that the driver shows, and the devices on PCI that it has or should have.
-    Raises OSError if they cannot be read.
-    """
+    """Counts the cores that the driver shows. Raises OSError if they cannot be read."""
     root = sysfs / "class" / "neuron_device"
     cores = {
         name: sum(map(bool, map(_CORE.fullmatch, small_files.list_names(root / name))))
@@ -169,9 +167,6 @@ def count_cores(sysfs: Path) -> Cores:
         if _DEVICE.fullmatch(name)
     }
     devices = [name for name, count in cores.items() if count]
-    inventory = PciInventory(sysfs)
-    inventory.scan_bus()
-    on_pci = len(inventory.list_accelerators(ComponentKind.NEURON))
     family = ""
     if devices:
         with suppress(OSError):
@@ -179,7 +174,7 @@ def count_cores(sysfs: Path) -> Cores:
                 root / devices[0] / "info/architecture/instance_type"
             )
     per_worker = 2 if family in _PAIRED_CORES else 1
-    return Cores(len(devices), on_pci, sum(cores.values()), per_worker, family)
+    return Cores(len(devices), sum(cores.values()), per_worker, family)
 
 
 class NccomCheck(BandwidthCheck):
@@ -218,7 +213,7 @@ class NccomCheck(BandwidthCheck):
     async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         del ask
         try:
-            cores = count_cores(self._sysfs)
+            cores = await asyncio.to_thread(count_cores, self._sysfs)
         except OSError as error:
             return tool.report_error(f"{error.filename}: {small_files.describe_error(error)}")
         if cores.workers < 2:
@@ -227,7 +222,8 @@ class NccomCheck(BandwidthCheck):
                 reason=f"the driver shows {cores.devices} devices with {cores.physical} cores",
             )
         output = await execute(self._build_command(cores))
-        return self._judge_output(output, cores)
+        inventory = await asyncio.to_thread(tool.scan_pci, self._sysfs)
+        return self._judge_output(output, cores, _find_untested(inventory, cores))
 
     def _build_command(self, cores: Cores) -> Command:
         program = tool.find_program(PROGRAM, FOLDERS) or PROGRAM
@@ -239,7 +235,7 @@ class NccomCheck(BandwidthCheck):
         )
         return Command(argv=argv, deadline_s=self._settings.deadline_s, environment=environment)
 
-    def _judge_output(self, output: Output, cores: Cores) -> Report:
+    def _judge_output(self, output: Output, cores: Cores, untested: str) -> Report:
         if (report := tool.report_not_run(PROGRAM, output)) is not None:
             return report
         printed = f"{output.stdout}\n{output.stderr}"
@@ -264,24 +260,34 @@ class NccomCheck(BandwidthCheck):
                 f"it failed over {cores.workers} cores (exit {output.exit_code}): {cause}",
                 table,
             )
-        return self._judge_table(table, output, cores)
+        return self._judge_table(table, output, untested)
 
-    def _judge_table(self, table: NccomTable, output: Output, cores: Cores) -> Report:
-        """The report on a run that the program itself calls a success."""
+    def _judge_table(self, table: NccomTable, output: Output, untested: str) -> Report:
+        """The report on a run that the program itself calls a success. `untested`: why not all
+        devices of the node were tested; "" if they were.
+        """
         incomplete = self._reports.find_incomplete_reason(table, output)
         if reason := incomplete or _find_unfinished_reason(table):
             return self._reports.report_inconclusive(reason)
         if slow := self._reports.find_slow_reason(table):
             return self._report_fault(SLOW, slow, table)
-        if (left_out := cores.on_pci - cores.devices) > 0:
-            return self._reports.report_inconclusive(
-                f"{left_out} of {cores.on_pci} Neuron devices not tested: the driver does not show"
-                " them"
-            )
+        if untested:
+            return self._reports.report_inconclusive(untested)
         return self._reports.report_pass(table)
 
     def _report_fault(self, code: str, text: str, table: NccomTable) -> Report:
         return self._reports.report_failure(code, text, table, confirm=code != WRONG)
+
+
+def _find_untested(inventory: PciInventory, cores: Cores) -> str:
+    """Why not all Neuron devices of the node were tested; "" if they were."""
+    if inventory.error:
+        return inventory.error
+    on_pci = len(inventory.list_accelerators(ComponentKind.NEURON))
+    left_out = on_pci - cores.devices
+    if left_out <= 0:
+        return ""
+    return f"{left_out} of {on_pci} Neuron devices not tested: the driver does not show them"
 
 
 def _has_crashed(printed: str, table: NccomTable) -> bool:

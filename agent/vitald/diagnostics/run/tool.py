@@ -121,12 +121,18 @@ def _walk_path(path: str) -> Iterator[tuple[str, os.stat_result]]:
             yield here, found
 
 
+def scan_pci(sysfs: Path) -> PciInventory:
+    """What is on PCI now. Its `error` says why that cannot be read."""
+    inventory = PciInventory(sysfs)
+    inventory.scan_bus()
+    return inventory
+
+
 def count_gpus(sysfs: Path) -> tuple[int, str]:
     """How many GPUs on PCI the NVIDIA driver has or should have, and why not all of them may be
     known; empty where they are.
     """
-    inventory = PciInventory(sysfs)
-    inventory.scan_bus()
+    inventory = scan_pci(sysfs)
     return len(inventory.list_accelerators(ComponentKind.GPU)), inventory.error
 
 
