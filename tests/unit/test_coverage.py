@@ -207,11 +207,12 @@ def test_a_gpu_that_is_out_of_use_need_not_be_tested_and_has_not_passed(
     assert station.passed(run) == {gpu(number) for number in range(GPUS) if number != 3}
 
 
-def test_a_suspicion_or_a_repair_that_can_wait_takes_nothing_out_of_use(station: Station) -> None:
+def test_what_is_not_certain_or_can_wait_takes_nothing_out_of_use(station: Station) -> None:
     for suspicion in (
         finding(Action.INSPECT, component=gpu(3)),
         finding(Action.RESET_DEVICE, When.MAINTENANCE, component=gpu(3)),
         finding(component=gpu(3), simulated_until=time.time() + 60.0),
+        finding(component=gpu(3), confirmed_by=""),  # a line of the kernel log alone
     ):
         set_findings(station, suspicion)
         run = station.run_dcgm(dcgmi.document(gpus=[0, 1, 2, 4, 5, 6, 7]))

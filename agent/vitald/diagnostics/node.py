@@ -197,5 +197,8 @@ def _has_number(reading: Readings) -> bool:
 
 
 def _takes_out_of_use(finding: Finding) -> bool:
-    """Whether the device needs a repair now. A person may have accepted that."""
-    return finding.unusable or (finding.action.makes_unfit and finding.when is not When.MAINTENANCE)
+    """Whether the device needs a repair now, and not by the text of a log alone. A person may have
+    accepted that.
+    """
+    needs_repair = finding.action.makes_unfit and finding.when is not When.MAINTENANCE
+    return finding.is_confirmed and (finding.unusable or needs_repair)
