@@ -116,8 +116,8 @@ def test_the_watches_are_set_once_and_the_answers_count_a_minute_later(
     assert perform(one, printed(BAD_MEMORY)).faults == ()
     clock.now += 1.0
     assert [command.argv[1:] for command in asked(one, printed(HEALTHY))] == [
-        ("health", "-g", "0", "-c", "-j"),
         ("discovery", "-l"),
+        ("health", "-g", "0", "-c", "-j"),
     ]
     assert perform(one, printed(HEALTHY)).outcome is Outcome.PASS
 
@@ -131,8 +131,8 @@ def test_an_engine_that_was_restarted_gets_its_watches_again(tmp_path: Path, clo
     one = check(tmp_path, clock)
     perform(one, DONE)
     clock.now += 600.0
-    commands = asked(one, printed(NOT_ENABLED, 253), DONE)
-    assert [command.argv[-2:] for command in commands] == [("-c", "-j"), ("-s", "a")]
+    commands = asked(one, printed("8 GPUs found.\n"), printed(NOT_ENABLED, 253), DONE)
+    assert [command.argv[-2:] for command in commands[1:]] == [("-c", "-j"), ("-s", "a")]
     assert perform(one, printed(HEALTHY)).outcome is Outcome.INCONCLUSIVE
     clock.now += 60.0
     assert perform(one, printed(HEALTHY)).outcome is Outcome.PASS

@@ -381,6 +381,9 @@ class DcgmHealthCheck:
     async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         if self._set_at is None:
             return await self._set_watches(execute, "DCGM's watches were set just now")
+        engine = await execute(self._build_command(*answers.LIST_GPUS))
+        if (report := self._report_no_answer(engine)) is not None:
+            return report
         output = await execute(self._build_command(*_ON_ALL_GPUS, "-c", "-j"))
         if (report := self._report_no_answer(output)) is not None:
             return report
@@ -407,7 +410,6 @@ class DcgmHealthCheck:
         if answer.complaints:
             traits = await asyncio.to_thread(inspect_board, self._sysfs, self._machine)
         report = self._restrict_report(judge_answer(answer, traits), ask, output)
-        engine = await execute(self._build_command(*answers.LIST_GPUS))
         return _add_watched_gpus(report, answers.list_addresses(engine.stdout))
 
     def _restrict_report(self, report: Report, ask: RunRequest, output: Output) -> Report:
@@ -459,7 +461,7 @@ class DcgmHealthCheck:
 
     def _report_no_answer(self, output: Output) -> Report | None:
         """The report if the command did not end by itself, or found no engine; else None."""
-        if (report := tool.report_not_run("dcgmi health", output)) is not None:
+        if (report := tool.report_not_run("dcgmi", output)) is not None:
             return report
         if output.ended is ProgramEnd.DEADLINE:
             left = (
@@ -467,7 +469,7 @@ class DcgmHealthCheck:
                 if output.left
                 else ""
             )
-            problem = f"dcgmi health did not answer within {self._settings.deadline_s:g} s{left}"
+            problem = f"dcgmi did not answer within {self._settings.deadline_s:g} s{left}"
             fault = Fault(
                 code=STALLED, test="health", text=f"{problem}: DCGM, the driver or a GPU may hang"
             )
