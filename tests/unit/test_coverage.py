@@ -174,6 +174,7 @@ def test_wrong_settings_do_not_hide_it(station: Station) -> None:
     run = station.run_dcgm(dcgmi.document(gpus=4, faults=faults))
     assert run.report.outcome is Outcome.INCONCLUSIVE
     assert run.report.reason.startswith("GPU 4-7 not tested; GPU 0: ")
+    assert run.report.remedy is Remedy.RETRY
     assert station.run_dcgm(dcgmi.document(faults=faults)).report.outcome is Outcome.CONFIG
 
 

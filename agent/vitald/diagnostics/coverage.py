@@ -75,7 +75,7 @@ def require_coverage(
             report,
             outcome=Outcome.INCONCLUSIVE,
             reason=_join_reasons(untested, report.reason),
-            remedy=max(report.remedy, Remedy.RETRY, key=lambda remedy: remedy.rank),
+            remedy=Remedy.RETRY,
         )
     without = _describe_out_of_use(ask, report, places)
     return replace(report, reason=_join_reasons(without, report.reason))
