@@ -165,6 +165,13 @@ def test_recalled_as_it_was() -> None:
     ]
 
 
+def test_a_lost_job_does_not_end_before_it_began() -> None:
+    """The clock was set back, so the boot seems to be a day before it."""
+    made = Jobs()
+    made.restore_jobs([began("1", 2 * DAY)], "boot-b", 0.5 * DAY)
+    assert [(job.id, job.ended, job.lost) for job in made.recent] == [("1", 2 * DAY, True)]
+
+
 def test_a_drill_is_no_job() -> None:
     assert not jobs(replace(began("1", 0), simulated_until=10.0)).running
 

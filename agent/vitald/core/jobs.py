@@ -100,8 +100,7 @@ class Jobs:
         for event in events:
             self._apply_event(event)
             last = max(last, event.time)
-        for job in [job for job in self.running.values() if job.boot_id != boot_id]:
-            self._move_to_recent(replace(job, ended=booted_at, reason=_BOOTED, lost=True))
+        self._end_former_jobs(boot_id, booted_at)
         self._forget_old(last, incidents)
 
     def has_ended_recently(self, id_: str, now: float) -> bool:
@@ -127,7 +126,7 @@ class Jobs:
         if event.code == CLOCK_STEPPED:
             self._shift_times(event.fields.get("seconds"))
         elif event.code == BOOT:
-            self._end_former_jobs(event)
+            self._end_former_jobs(event.boot_id, event.time)
         elif event.code == BEGAN:
             self._begin_job(event)
         elif event.code in (ENDED, DIED):
@@ -158,9 +157,11 @@ class Jobs:
             )
         )
 
-    def _end_former_jobs(self, event: Event) -> None:
-        for job in [job for job in self.running.values() if job.boot_id != event.boot_id]:
-            self._move_to_recent(replace(job, ended=event.time, reason=_BOOTED, lost=True))
+    def _end_former_jobs(self, boot_id: str, booted_at: float) -> None:
+        for job in [job for job in self.running.values() if job.boot_id != boot_id]:
+            # Where the clock was set back, the boot seems to be before the job.
+            ended = max(booted_at, job.began or 0.0)
+            self._move_to_recent(replace(job, ended=ended, reason=_BOOTED, lost=True))
 
     def _move_to_recent(self, job: Job) -> None:
         self.running.pop(job.id, None)
