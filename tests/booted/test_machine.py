@@ -8,7 +8,9 @@ what all need.
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -27,6 +29,13 @@ ROOTS_OWN = (
     '[paths]\nstate = "/var/own/state"\nruntime = "/var/own/run"\n[metrics]\nlisten ='
     ' "127.0.0.1:9821"\n'
 )
+RECOVERING = """[recovery]
+mode = "automatic"
+after = "1s"
+min_uptime = "off"
+brake_delay = "off"
+reboot = ["/bin/false"]
+"""
 BOOT_ID = "/etc/systemd/system/vitald.service.d/boot-id.conf"
 
 
@@ -383,6 +392,44 @@ def test_root_decides_once_a_minute(machine: Machine, service: Service) -> None:
     )
     machine.run("systemctl", "stop", "vitald-recover.path")
     machine.run("rm", "-r", folder)
+    service.undo(drop_in)
+
+
+def test_root_sees_who_uses_the_devices(machine: Machine, service: Service) -> None:
+    """Whosever process it is: what the unit may do suffices."""
+    device = machine.root / "srv/dev/nvidia0"
+    device.parent.mkdir()
+    os.mknod(device, 0o020666, Path("/dev/null").stat().st_rdev)
+    machine.run(
+        *(
+            "systemd-run",
+            "--unit=work",
+            "--uid=nobody",
+            "-p",
+            "StandardInput=file:/srv/dev/nvidia0",
+        ),
+        *("sleep", "600"),
+    )
+    pid = machine.show("work", "MainPID")
+    drop_in = service.drop_in("vitald-recover.service", "[Service]\nExecStartPre=\n")
+    service.configure(f"{BELIEVING}\n{RECOVERING}")
+    machine.run("systemctl", "reload", "vitald")
+    machine.run("systemctl", "start", "vitald-recover.path")
+    pci = fresh_pci()
+    service.write(xid(pci))
+
+    def find_users() -> str:
+        decided = json.loads(service.vitald("recovery", "--json").stdout)["decisions"]
+        return next((str(one["why"]) for one in decided if "devices" in one["checks"]), "")
+
+    until(find_users, "a decision")
+    assert f"sleep (pid {pid}) has nvidia0 open" in find_users()
+    assert "could not be checked" not in find_users()
+    machine.run("systemctl", "stop", "vitald-recover.path", "work")
+    service.configure("")
+    machine.run("systemctl", "reload", "vitald")
+    service.clear(pci)
+    shutil.rmtree(device.parent)
     service.undo(drop_in)
 
 

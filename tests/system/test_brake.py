@@ -55,7 +55,7 @@ class Fleet:
         processes.mkdir()
         (processes / "sys").symlink_to("/proc/sys")
         common = node.settings.replace("[paths]", f'[paths]\nprocfs = "{processes}"')
-        recovery = f'[recovery]\nmode = "automatic"\nafter = "200ms"\nreboot = ["{reboot}"]'
+        recovery = f'[recovery]\nmode = "automatic"\nafter = "200ms"\nmin_uptime = "off"\nreboot = ["{reboot}"]'
         for name in names:
             own = folder / name
             own.mkdir()

@@ -30,7 +30,7 @@ from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
 from tests.waiting import WAIT_S, until
 from vitald.cli.client import find_owners
-from vitald.cli.recover import query_daemon
+from vitald.cli.recover import find_device_users, query_daemon
 from vitald.model import Repair
 from vitald.recovery.attempt import RecoveryAttempt
 from vitald.recovery.decision_log import read_last_record, read_records
@@ -59,6 +59,7 @@ class Site:
         after: str = "200ms",
         drain: str = "",
         delay: str = "off",
+        min_uptime: str = "off",
         more: str = "",
     ) -> None:
         self.folder = folder
@@ -72,6 +73,7 @@ class Site:
 [recovery]
 mode = "automatic"
 after = "{after}"
+min_uptime = "{min_uptime}"
 drain = {drain or json.dumps([str(folder / "drain")])}
 replace = ["{folder}/replace"]
 reboot = ["{folder}/reboot", "-f"]
@@ -339,6 +341,76 @@ def test_what_still_runs_is_waited_for(
     assert node.request("POST", "/v1/jobs", {"event": "end", "job": "4711"})[0] == 200
     assert recover(node.config)["outcome"] == "done"
     assert here.done[-1] == "reboot -f"
+
+
+@pytest.mark.core
+def test_a_persons_diagnostic_is_waited_for(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
+    here = site()
+    ends = here.folder / "ends"
+    slow = f"while [ ! -e {ends} ]; do sleep 0.05; done"
+    here.script("slow", slow)
+    check = f'[checks.burn_in]\nrun = ["{here.folder}/slow"]\nevery = "off"\n'
+    node = quiet(make_node(extra=here.settings + check), here)
+    node.start()
+    began = node.cli("diag", "run", "--check", "burn_in", "--no-wait", "--reason", "ticket 4711")
+    assert began.returncode == 0, began
+    until(lambda: "slow " in here.done, "the diagnostic to run")
+    node.write(vouched(xid(1)))
+    request_of(node)
+    waits = recover(node.config)
+    assert (waits["step"], waits["checks"]) == ("wait", ["diagnostic"])
+    assert re.fullmatch(
+        r"a diagnostic runs: burn_in, for root \(uid 0\), pid [0-9]+ \(ticket 4711\)",
+        str(waits["why"]),
+    )
+    assert "ticket 4711" in vitald("recovery", config=node.config).stdout
+    ends.touch()
+    until(lambda: not node.get("/v1/diagnostics")["going"], "its end")
+    assert recover(node.config)["outcome"] == "done"
+
+
+@pytest.mark.core
+def test_a_process_that_nobody_announced_is_waited_for(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
+    """Until it ends, or was killed: stuck in the driver, it ends only with the reboot."""
+    here = site(drain='"none"')
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    node.write(vouched(xid(1)))
+    request_of(node)
+    device, process = here.folder / "dev/nvidia0", here.folder / "proc/4711"
+    for folder in (device.parent, process / "fd"):
+        folder.mkdir(parents=True)
+    device.symlink_to("/dev/null")
+    (process / "fd/5").symlink_to(device)
+    stat = "4711 (python3) D 1 1 1 0 -1 0 " + "0 " * 10 + "1 0 100 " + "0 " * 8
+    (process / "stat").write_text(f"{stat}0 0\n")
+    waits = recover(node.config)
+    assert (waits["step"], waits["checks"], waits["why"]) == (
+        "wait",
+        ["devices"],
+        "python3 (pid 4711) has nvidia0 open",
+    )
+    assert here.done == []
+    (process / "stat").write_text(f"{stat}256 0\n")
+    assert recover(node.config)["outcome"] == "done"
+
+
+@pytest.mark.core
+def test_a_node_that_was_just_booted_is_left_alone(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
+    here = site(min_uptime="90000d")
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    node.write(vouched(xid(1)))
+    request_of(node)
+    assert (recover(node.config)["checks"], here.done) == (["uptime"], [])
+    node.configure('min_uptime = "90000d"', 'min_uptime = "off"')
+    assert recover(node.config)["outcome"] == "done"
 
 
 @pytest.mark.parametrize("when", ["before", "while it drains"])
@@ -654,7 +726,7 @@ def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
         == 200
     )
     forge(node, handmade(node))
-    assert recover(node.config)["checks"] == ["findings"]
+    assert recover(node.config)["checks"] == ["remedy"]
     node.write(vouched(xid(3)))  # it came back: open again
     wait_for_pid(node, 3)
     node.configure('mode = "automatic"', 'mode = "none"')
@@ -765,6 +837,7 @@ def test_before_it_takes_the_node_it_waits_at_random(
             owners=find_owners(),
             reader_group=0,
             query_daemon=query_daemon,
+            find_device_users=find_device_users,
             sleep=sleep,
         )
         made.run()

@@ -110,6 +110,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("slurm", "hyperpod"): ("true", True),
     ("recovery", "mode"): ('"automatic"', "automatic"),
     ("recovery", "after"): ('"10m"', 600.0),
+    ("recovery", "min_uptime"): ('"1h"', 3600.0),
     ("recovery", "drain"): ('["/opt/drain", "-v"]', Method(argv=("/opt/drain", "-v"))),
     ("recovery", "replace"): ('"kubernetes"', Method(word="kubernetes")),
     ("recovery", "reboot"): ('["/sbin/reboot"]', Method(argv=("/sbin/reboot",))),

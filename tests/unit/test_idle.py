@@ -88,6 +88,7 @@ class Tree:
         flags: int = 0,
         state: str = "S",
         threads: int = 1,
+        pending: int = 0,
         cgroup: str = "0::/user.slice/user-1000.slice/session-3.scope\n",
         cmdline: str = "",
         environ: str = "",
@@ -97,7 +98,8 @@ class Tree:
         for number, path in enumerate(("/dev/null", "pipe:[4711]", *files)):
             self.open(pid, number, path)
         (folder / "stat").write_text(
-            f"{pid} ({name}) {state} {parent} 1 1 0 -1 {flags} {'0 ' * 10}{threads} 0 100 0\n"
+            f"{pid} ({name}) {state} {parent} 1 1 0 -1 {flags} {'0 ' * 10}{threads} 0 100"
+            f" {'0 ' * 8}{pending} 0\n"
         )
         (folder / "cgroup").write_text(cgroup)
         (folder / "cmdline").write_text(cmdline or f"{name}\0")
@@ -449,6 +451,55 @@ def test_a_thread_that_outlives_the_first_one_is_seen(tree: Tree) -> None:
         (folder / "task" / thread / "fd").mkdir(parents=True)
     (folder / "task/4712/fd/5").symlink_to(tree.dev / "nvidia6")
     assert words(tree.detector().uses()) == ["train (pid 4711) has nvidia6 open"]
+
+
+# --- before a reboot
+
+
+def test_a_reboot_waits_for_what_it_would_end(tree: Tree) -> None:
+    """Also for tests of DCGM that no run of ours has begun, and what an earlier daemon left."""
+    tree.process(1, "systemd")
+    tree.process(100, "vitald", ["/dev/nvidia0"])
+    tree.process(101, "vitald-nvml", ["/dev/nvidia1"], parent=100)
+    tree.process(200, "nv-hostengine", ["/dev/nvidia0"])
+    tree.process(300, "nvvs", ["/dev/nvidia2"])
+    tree.process(400, "sleep", ["/dev/nvidia3"], environ="VITALD_RUN=20240101T000000-1-dcgm-2")
+    tree.process(500, "python3", ["/dev/nvidia4"], cgroup="0::/slurmstepd.scope/job_7/step_0\n")
+    detector = tree.detector(own=[100])
+    assert words(detector.find_device_users()) == [
+        "job 7 (slurm)",
+        "nvvs (pid 300) has nvidia2 open",
+        "sleep (pid 400) has nvidia3 open",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "pending", "ends"),
+    [
+        ("D", 0, 1 << 8, True),  # SIGKILL
+        ("D", 0x4, 0, True),  # PF_EXITING
+        ("D", 0x400000, 0, False),
+        ("D", 0, 1 << 14, False),  # SIGTERM, which it may handle
+        ("T", 0, 0, False),
+    ],
+)
+def test_a_reboot_does_not_wait_for_what_only_a_reboot_ends(
+    tree: Tree, state: str, flags: int, pending: int, ends: bool
+) -> None:
+    """A process that was killed and is stuck in the driver. A diagnostic cannot use its devices."""
+    tree.process(500, "train", ["/dev/nvidia4"], state=state, flags=flags, pending=pending)
+    held = ["train (pid 500) has nvidia4 open"]
+    assert words(tree.detector().find_device_users()) == ([] if ends else held)
+    assert words(tree.detector().uses()) == held
+
+
+def test_who_is_not_seen_may_be_at_work(tree: Tree) -> None:
+    tree.process(500, "train", ["/dev/nvidia4"])
+    tree.hide(500)
+    said = ["not known: 1 process could not be checked"]
+    assert words(tree.detector().find_device_users()) == said
+    shutil.rmtree(tree.procfs)
+    assert "No such file" in words(tree.detector().find_device_users())[0]
 
 
 # --- Slurm

@@ -5,6 +5,7 @@ a machine.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.harness import ROOT
 from tests.unit.builders import finding
 from tests.unit.test_imports import MODULES, forbidden, imports
 from vitald.model import Action, Finding, FindingState, Repair, When
@@ -20,6 +22,7 @@ from vitald.recovery.action_log import DAY_S, ActionLog, ActionRecord, BootClock
 from vitald.recovery.decision import (
     CHECKS,
     MAX_AGE_S,
+    USES,
     DaemonState,
     Facts,
     OpenFinding,
@@ -69,6 +72,7 @@ OPEN_FINDING = OpenFinding(
     simulated=False,
     confirmed=True,
 )
+OTHER = replace(OPEN_FINDING, component="nic/eth0", code="nic/down", action="inspect")
 DAEMON = DaemonState(
     findings={7: OPEN_FINDING}, reboot_required=True, reboot_confirmed=True, boot_id=NOW.boot_id
 )
@@ -171,7 +175,6 @@ FAILS: list[tuple[str, Facts, str]] = [
     ("findings", with_told(component="gpu/0000:9b:00.0"), "of gpu/0000:9b:00.0, not"),
     ("findings", with_told(simulated=True), "is a drill's"),
     ("findings", with_told(confirmed=False), "is not confirmed by a second source"),
-    ("findings", with_told(state="in_remedy"), "somebody is at work"),
     ("findings", with_told(action="inspect"), "asks for inspect"),
     ("findings", with_told(action="replace_node"), "asks for replace_node"),
     ("findings", with_told(action="no such action"), "asks for no such action"),
@@ -181,7 +184,18 @@ FAILS: list[tuple[str, Facts, str]] = [
         "asks for reset_device",
     ),
     ("findings", with_request(findings=(FINDING_REF, replace(FINDING_REF, id=8))), "finding #8"),
+    ("remedy", with_told(state="in_remedy"), f"under way: #7 xid/79 of {GPU}"),
+    (
+        "remedy",
+        with_daemon(findings={7: OPEN_FINDING, 8: replace(OTHER, state="in_remedy")}),
+        "under way: #8 nic/down of nic/eth0",
+    ),
     ("released", with_daemon(released="all GPUs released until 12:00"), "all GPUs released"),
+    (
+        "uptime",
+        replace(FACTS, min_uptime_s=NOW.uptime + 3600),
+        "booted 13.9 h ago, and [recovery] min_uptime is 14.9 h",
+    ),
     ("book", replace(FACTS, action_log=None, action_log_trouble="not JSON"), "not JSON"),
     ("book", with_log(done(-120, cause=("node", "x/y"))), "lies in the future"),
     ("book", with_log(replace(done(0), uptime=NOW.uptime + 1)), "lies in the future"),
@@ -234,6 +248,9 @@ def test_nothing_stands_against_it() -> None:
         request=replace(REQUEST, uptime=DAY_S),
     )
     assert decide(old).step is Step.ACT
+    assert decide(replace(FACTS, min_uptime_s=NOW.uptime)).step is Step.ACT
+    drilled = replace(OTHER, state="in_remedy", simulated=True)
+    assert decide(with_daemon(findings={7: OPEN_FINDING, 8: drilled})).step is Step.ACT
     assert decide(with_log(done(60, kind=Repair.REPLACE))).step is Step.ACT, (
         "a replacement is not a reboot"
     )
@@ -256,8 +273,15 @@ def test_one_check_that_fails_is_enough(name: str, facts: Facts, said: str) -> N
     )
 
 
-def test_every_check_has_a_case_here() -> None:
+def test_every_check_has_a_case_here_and_is_documented() -> None:
     assert {name for name, _, _ in FAILS} == set(CHECKS)
+    rows = [
+        line.split("|")[1]
+        for line in (ROOT / "docs/recovery.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    documented = {name for row in rows for name in re.findall("`([a-z_]+)`", row)}
+    assert {*CHECKS, *USES} <= documented
 
 
 def test_first_new_work_is_kept_away_and_then_what_runs_is_waited_for() -> None:
@@ -269,6 +293,15 @@ def test_first_new_work_is_kept_away_and_then_what_runs_is_waited_for() -> None:
         Step.WAIT,
         "job 1, job 2, job 3 and 2 more still run here",
     )
+    in_use = replace(
+        with_daemon(diagnostic="a diagnostic runs"), device_users=("python3 has nvidia0 open",)
+    )
+    decision = decide(in_use)
+    assert (decision.step, decision.reasons) == (
+        Step.WAIT,
+        (("diagnostic", "a diagnostic runs"), ("devices", "python3 has nvidia0 open")),
+    )
+    assert decide(replace(in_use, scheduler=SchedulerState())).step is Step.DRAIN
 
 
 @given(

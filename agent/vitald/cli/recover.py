@@ -12,12 +12,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import stat
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, client, config_options
 from vitald.config import Config
 from vitald.config_file import ConfigError
+from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.recovery import files, inputs, programs
 from vitald.recovery.attempt import DaemonReport, RecoveryAttempt, find_reader_group
 from vitald.recovery.decision import DaemonState, OpenFinding
@@ -28,6 +34,9 @@ if TYPE_CHECKING:
 
 _DAEMON_TIMEOUT_S = 5.0
 _MAX_ANSWER_ITEMS = 1000
+_PEER = (socket.SOL_SOCKET, socket.SO_PEERCRED)
+_SYSTEMD = 1
+_UNIT = "/vitald.service"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +72,7 @@ def start_attempt(config: Config, *, dry_run: bool) -> RecoveryAttempt:
         owners=client.find_owners(),
         reader_group=find_reader_group(client.DAEMON_USER),
         query_daemon=query_daemon,
+        find_device_users=find_device_users,
     )
 
 
@@ -79,7 +89,10 @@ def query_daemon(config: Config) -> DaemonReport:
         status = client.read_status(request)
         findings = client.call_api(request, "/v1/findings", limit=_MAX_ANSWER_ITEMS)
         jobs = client.call_api(request, "/v1/jobs", limit=_MAX_ANSWER_ITEMS)
-        return DaemonReport(read_daemon_state(status, findings, jobs), "", status)
+        runs = client.call_api(request, "/v1/diagnostics")["going"]
+        state = read_daemon_state(status, findings, jobs, runs)
+        pid = _find_daemon_pid(path, status, config.paths.procfs)
+        return DaemonReport(replace(state, pid=pid), "", status)
     except (client.NoAnswer, client.DaemonRefused, files.Untrusted) as error:
         return DaemonReport(None, str(error), {})
     except OSError as error:
@@ -89,8 +102,37 @@ def query_daemon(config: Config) -> DaemonReport:
         return DaemonReport(None, trouble, {})
 
 
+def find_device_users(config: Config, daemon_pid: int) -> list[str]:
+    """The processes that use the devices, seen with root's own eyes: the daemon may not read their
+    open files.
+    """
+    detector = IdleDetector(
+        config.paths.procfs, own=(daemon_pid,), ignored=config.diagnostics.ignore_processes
+    )
+    return [use.words for use in detector.find_device_users()]
+
+
+def _find_daemon_pid(path: Path, status: schema.NodeStatus, procfs: Path) -> int:
+    """The daemon's process id, in our own namespace; 0 if none can be believed. Without systemd it
+    listens itself, and the kernel knows it. Else it says which it is, and must be of its unit: it
+    could hide the processes of another.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.settimeout(_DAEMON_TIMEOUT_S)
+        listener.connect(str(path))
+        pid, _, _ = struct.unpack("3i", listener.getsockopt(*_PEER, 12))
+    if pid != _SYSTEMD:
+        return int(pid)
+    pid = _read_id(status["pid"])
+    cgroups = (procfs / str(pid) / "cgroup").read_text("utf-8", "replace").splitlines()
+    return pid if any(line.endswith(_UNIT) for line in cgroups) else 0
+
+
 def read_daemon_state(
-    status: schema.NodeStatus, findings: schema.Findings, jobs: schema.ApiJobs
+    status: schema.NodeStatus,
+    findings: schema.Findings,
+    jobs: schema.ApiJobs,
+    runs: Sequence[schema.DiagnosticGoing],
 ) -> DaemonState:
     """The daemon's answers as facts. Raises KeyError, TypeError, ValueError, AttributeError for an
     answer of another shape.
@@ -112,6 +154,7 @@ def read_daemon_state(
         simulated=status["simulated"] is not False and not has_drill,
         released="; ".join(released),
         jobs=tuple(_describe_job(job) for job in jobs["running"]),
+        diagnostic=next((_describe_run(run) for run in runs if run["stage"] != "waiting"), ""),
         boot_id=str(status["bootId"]),
     )
 
@@ -131,6 +174,12 @@ def _read_finding(found: schema.ApiFinding) -> OpenFinding:
 
 def _describe_job(job: schema.ApiJob) -> str:
     return f"job {job['job']}" + (f" of {job['user']}" if job["user"] else "")
+
+
+def _describe_run(run: schema.DiagnosticGoing) -> str:
+    level = f" level {run['level']}" if run["level"] else ""
+    reason = f" ({run['reason']})" if run["reason"] else ""
+    return f"a diagnostic runs: {run['check']}{level}, for {run['by']}{reason}"
 
 
 def _read_id(value: object) -> int:

@@ -1,8 +1,8 @@
 """
 One attempt of `vitald recover`: gather the facts, decide, record, act, report.
 
-Every check is in agent/vitald/recovery/decision.py. If work still runs on the node, the daemon
-repeats its request in a few minutes. An action is recorded durably before it is carried out: an
+Every check is in agent/vitald/recovery/decision.py. If the node is still in use, the daemon repeats
+its request in a few minutes. An action is recorded durably before it is carried out: an
 action that left no record could be repeated without limit.
 
 A node that is about to be taken out of service waits for a random time first: if one mistake makes
@@ -17,7 +17,7 @@ from __future__ import annotations
 import pwd
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,11 +70,13 @@ class RecoveryAttempt:
         owners: Collection[int],
         reader_group: int,
         query_daemon: Callable[[Config], DaemonReport],
+        find_device_users: Callable[[Config, int], Sequence[str]],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`owners`: user ids that may make a request. `reader_group`: group id for what is
-        recorded. `dry_run`: report what would be done, change nothing. `sleep`: waits for so many
-        seconds.
+        recorded. `dry_run`: report what would be done, change nothing. `find_device_users`: the
+        processes that use the devices, in words, without the daemon, whose id it is given.
+        `sleep`: waits for so many seconds.
         """
         self._config = config
         self._settings = config.recovery
@@ -82,6 +84,7 @@ class RecoveryAttempt:
         self._owners = owners
         self._reader_group = reader_group
         self._query_daemon = query_daemon
+        self._find_device_users = find_device_users
         self._sleep = sleep
         self._emit = partial(emit_log_line, config.log.format)
         self._scheduler: Scheduler = cluster.create_scheduler(config.recovery.drain, config)
@@ -184,9 +187,12 @@ class RecoveryAttempt:
         )
         log, log_trouble = self._read_action_log()
         automatic = settings.mode == "automatic"
-        scheduler = drained or SchedulerState()
-        if drained is None and automatic and request is not None:  # else nothing will be done
-            scheduler = self._read_scheduler(context)
+        scheduler, users = drained or SchedulerState(), tuple[str, ...]()
+        if automatic and request is not None:  # else nothing will be done
+            if drained is None:
+                scheduler = self._read_scheduler(context)
+            if answer.state is not None:
+                users = tuple(self._find_device_users(self._config, answer.state.pid))
         kill_switch = inputs.describe_stop(settings.kill_switch, "kill switch")
         other_rebooter = ""
         if self._config.slurm.hyperpod:
@@ -203,6 +209,8 @@ class RecoveryAttempt:
             daemon=self._add_job_steps(answer.state),
             daemon_trouble=answer.trouble,
             scheduler=scheduler,
+            device_users=users,
+            min_uptime_s=settings.min_uptime_s,
             reboots_per_day=settings.reboots_per_day,
             replacements_per_day=settings.replacements_per_day,
             device_reset=self._config.policy.device_reset,

@@ -3,7 +3,7 @@ Whether a request is granted: facts in, a decision out, with the reason of every
 
     refused   a check failed: no action
     drain     every check passed: the node must be drained first
-    wait      drained, but work still runs here: the request is repeated later. Work is never ended
+    wait      drained, but the node is in use: the request is repeated later. Work is never ended
     act       reboot the node, or mark it for replacement
 
 Owns     the checks, and their order.
@@ -50,7 +50,8 @@ class OpenFinding:
 class DaemonState:
     """What the daemon reports now. `findings`: by their number in the ledger. `simulated`: the
     devices it reads are not real. `released`: who holds the devices, and why; empty if it reads
-    them. `jobs`: what runs here.
+    them. `jobs`: what runs here. `diagnostic`: the run in progress, in words; empty if there is
+    none. `pid`: of the daemon, 0 if it is not known.
     """
 
     findings: Mapping[int, OpenFinding] = field(default_factory=dict)
@@ -61,7 +62,9 @@ class DaemonState:
     simulated: bool = False
     released: str = ""
     jobs: tuple[str, ...] = ()
+    diagnostic: str = ""
     boot_id: str = ""
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,8 @@ class Facts:
     daemon: DaemonState | None
     daemon_trouble: str = ""
     scheduler: SchedulerState
+    device_users: tuple[str, ...] = ()  # processes that use the devices, as root sees them
+    min_uptime_s: float = 0.0
     reboots_per_day: int
     replacements_per_day: int
     device_reset: bool = False  # the site resets devices itself
@@ -126,9 +131,8 @@ def decide(facts: Facts) -> Decision:
         return Decision(step=Step.REFUSED, kind=kind, reasons=failed)
     if not facts.scheduler.drained:
         return Decision(step=Step.DRAIN, kind=kind)
-    if busy := _describe_running_work(facts):
-        return Decision(step=Step.WAIT, kind=kind, reasons=(("work", busy),))
-    return Decision(step=Step.ACT, kind=kind)
+    in_use = tuple((name, text) for name, find in USES.items() if (text := find(facts)))
+    return Decision(step=Step.WAIT if in_use else Step.ACT, kind=kind, reasons=in_use)
 
 
 def _check_mode(facts: Facts) -> str:
@@ -223,8 +227,6 @@ def _describe_finding_problem(
         )
     if found.simulated:
         return f"finding {finding.label} is a drill's"
-    if found.state != FindingState.OPEN.value:
-        return f"somebody is at work on finding {finding.label}"
     if found.deferred:
         return f"finding {finding.label} is accepted, or waits for maintenance"
     if _find_kind(found.action, device_reset=facts.device_reset) is not request.kind:
@@ -234,10 +236,30 @@ def _describe_finding_problem(
     return ""
 
 
+def _check_remedy(facts: Facts) -> str:
+    """Whichever finding is being remedied: a reboot would interrupt the work on it."""
+    if facts.daemon is None:
+        return ""
+    begun = [
+        f"#{number} {found.code} of {found.component}"
+        for number, found in facts.daemon.findings.items()
+        if found.state != FindingState.OPEN.value and not found.simulated
+    ]
+    return f"a remedy is under way: {join_first(begun, _MAX_LISTED)}" if begun else ""
+
+
 def _check_released(facts: Facts) -> str:
     if facts.daemon is None or not facts.daemon.released:
         return ""
     return f"somebody has the devices: {facts.daemon.released}"
+
+
+def _check_uptime(facts: Facts) -> str:
+    """Who has just booted the node may be at work on it, and needs time to stop recovery."""
+    if facts.now.uptime >= facts.min_uptime_s:
+        return ""
+    booted, least = _format_age(facts.now.uptime), _format_age(facts.min_uptime_s)
+    return f"the node was booted {booted} ago, and [recovery] min_uptime is {least}"
 
 
 def _check_action_log(facts: Facts) -> str:
@@ -315,7 +337,9 @@ CHECKS: Mapping[str, Callable[[Facts], str]] = {
     "age": _check_age,
     "daemon": _check_daemon,
     "findings": _check_findings,
+    "remedy": _check_remedy,
     "released": _check_released,
+    "uptime": _check_uptime,
     "book": _check_action_log,
     "cause": _check_cause,
     "budget": _check_budget,
@@ -325,10 +349,26 @@ CHECKS: Mapping[str, Callable[[Facts], str]] = {
 }
 
 
-def _describe_running_work(facts: Facts) -> str:
+def _describe_work(facts: Facts) -> str:
     jobs = facts.daemon.jobs if facts.daemon is not None else ()
     running = f"{join_first(jobs, _MAX_LISTED)} still run here" if jobs else ""
     return "; ".join(filter(None, [facts.scheduler.busy, running]))
+
+
+def _describe_diagnostic(facts: Facts) -> str:
+    return facts.daemon.diagnostic if facts.daemon is not None else ""
+
+
+def _describe_device_users(facts: Facts) -> str:
+    return join_first(facts.device_users, _MAX_LISTED)
+
+
+# Why a drained node is still in use, or an empty text. Named and documented as the checks are.
+USES: Mapping[str, Callable[[Facts], str]] = {
+    "work": _describe_work,
+    "diagnostic": _describe_diagnostic,
+    "devices": _describe_device_users,
+}
 
 
 def _find_kind(action: str, *, device_reset: bool) -> Repair | None:

@@ -27,7 +27,7 @@ from itertools import islice
 from pathlib import Path
 
 from vitald.collectors.small_files import list_names, presentable, read_text
-from vitald.diagnostics.idle.device_users import ProcessTable, is_device
+from vitald.diagnostics.idle.device_users import DeviceUser, ProcessTable, is_device
 from vitald.diagnostics.idle.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, TESTS, KnownPrograms
 
 _GPU = re.compile(r"nvidia[0-9]+")
@@ -178,6 +178,27 @@ class IdleDetector:
         self._note_state(idle=not found)
         return found
 
+    def find_device_users(self) -> tuple[Use, ...]:
+        """The processes that a reboot would end: those that have devices open, tests of DCGM among
+        them. Not those that were killed already and are stuck in the driver, which only a reboot
+        ends. Reads the memory of no process, so it cannot get stuck with one.
+
+        Sees everything only with the right to read other users' open files. Blocks.
+        """
+        table = self._table
+        try:
+            table.read_processes(self._clock())
+        except OSError as error:
+            return (self.report_unknown(presentable(str(error))),)
+        uses = [
+            self._name_use(UseKind.PROCESS, user.pid, user.words, user.devices[0])
+            for user in self._list_harmful()
+            if not self._descends_from_own(user.pid) and not table.is_killed(user.pid)
+        ]
+        if table.unreadable_reason:
+            uses.append(self.report_unknown(table.unreadable_reason))
+        return _merge_uses(uses)
+
     def report_unknown(self, why: str) -> Use:
         """Records that the state could not be determined: the devices are not idle."""
         self._note_state(idle=False)
@@ -216,11 +237,15 @@ class IdleDetector:
         for job in context.announced:
             yield Use(kind=UseKind.JOB, words=presentable(f"job {job}"), job=job)
 
-    def _list_device_users(self) -> Iterator[Use]:
+    def _list_harmful(self) -> Iterator[DeviceUser]:
+        """Processes that have devices open, without the programs for which that is no work."""
         for user in self._table.device_users:
-            if not self._harmless.matches_process(
-                self._table.read_program(user.pid, user.name)
-            ) and not self._is_ours(user.pid):
+            if not self._harmless.matches_process(self._table.read_program(user.pid, user.name)):
+                yield user
+
+    def _list_device_users(self) -> Iterator[Use]:
+        for user in self._list_harmful():
+            if not self._is_ours(user.pid):
                 yield self._name_use(UseKind.PROCESS, user.pid, user.words, user.devices[0])
 
     def _list_driver_users(self, compute: Mapping[str, Sequence[float]]) -> Iterator[Use]:
@@ -276,6 +301,9 @@ class IdleDetector:
                 unknown = there - len(answered)
                 words = f"{why}, and the driver does not say who uses {unknown} of {there} {what}"
                 yield Use(kind=UseKind.UNKNOWN, words=f"not known: {words}")
+
+    def _descends_from_own(self, pid: int) -> bool:
+        return any(ancestor in self._own for ancestor, _ in self._table.list_ancestors(pid))
 
     def _is_ours(self, pid: int) -> bool:
         # Some of DCGM's tests are programs of their own, such as nvbandwidth.

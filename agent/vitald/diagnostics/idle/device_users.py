@@ -39,6 +39,8 @@ _KEEPER = "infinity"
 
 _INIT = 1
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
+_EXITING = 0x00000004  # PF_EXITING
+_SIGKILL = 1 << 8  # in the mask of pending signals
 _HOST_PIDS = "pid:[4026531836]"  # the first namespace of processes always has this number
 _YOUNG_S = 60.0  # a job opens its devices some time after it began
 _FRESH_S = 2.0
@@ -63,13 +65,16 @@ class DeviceUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stat:
-    """Of /proc/PID/stat, which can be read of any process, and of a stuck one."""
+    """Of /proc/PID/stat, which can be read of any process, and of a stuck one. `killed`: it ends as
+    soon as the kernel lets it; the kernel turns every fatal signal into a pending SIGKILL.
+    """
 
     name: str
     state: str
     parent: int
     threads: int
     kernel: bool
+    killed: bool
 
 
 @dataclass(slots=True)
@@ -162,14 +167,21 @@ class ProcessTable:
         with suppress(OSError, ValueError, IndexError):
             head, _, tail = read_text(f"{self._procfs}/{pid}/stat").rpartition(")")
             words = tail.split()
+            flags, pending = int(words[6]), int(words[28])
             return Stat(
                 name=presentable(head.partition("(")[2]),
                 state=words[0],
                 parent=int(words[1]),
                 threads=int(words[17]),
-                kernel=bool(int(words[6]) & _KERNEL_THREAD),
+                kernel=bool(flags & _KERNEL_THREAD),
+                killed=bool(flags & _EXITING or pending & _SIGKILL),
             )
         return None
+
+    def is_killed(self, pid: int) -> bool:
+        """Whether it has ended, or was killed and waits for the driver."""
+        found = self.read_stat(pid)
+        return found is None or found.killed
 
     def read_program(self, pid: int, name: str) -> RunningProgram:
         """The program that a process runs, and its owner."""
