@@ -29,6 +29,8 @@ from vitald.slurm.settings import Settings
 
 HOST = socket.gethostname().partition(".")[0]
 FALLEN = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
+# However long this machine has run
+HYPERPOD = 'hyperpod = true\n[recovery]\nmin_uptime = "off"\n'
 REMAP_FAILED = "Row Remapper Error: (0x0000000001aa5555) - All reserved rows for bank are remapped"
 
 CONF = """
@@ -558,7 +560,7 @@ def test_hyperpod_gets_its_words(
     """Exactly, in the state that it acts on; what happened is in the comment. Then nobody touches
     the node, whatever becomes of it.
     """
-    node = on("hyperpod = true")
+    node = on(HYPERPOD)
     node.write(vouched(xid(2, pci="0000:9b:00")), vouched(line))  # replacing outranks rebooting
     node.wait(lambda status: status["openFindings"] == 2)
     job = slurm.submit("exit 0")
@@ -582,7 +584,7 @@ def test_hyperpod_acts_on_what_is_confirmed(slurm: Slurm, on: Callable[..., Node
     """What only the log tells of drains the node, and is left to a person until a second source
     agrees.
     """
-    node = on("hyperpod = true")
+    node = on(HYPERPOD)
     node.write(xid(1))
     node.wait(lambda status: status["rebootRequired"])
     slurm.by_hand("healthcheck")
@@ -605,13 +607,33 @@ def test_hyperpod_gets_no_more_nodes_than_the_brake_allows(
     gate = slurm.folder / "gate"
     gate.write_text("#!/bin/sh\necho $VITALD_ACTION of $VITALD_NODE: wait; exit 1\n")
     gate.chmod(0o755)
-    node = on(f'hyperpod = true\n[recovery]\nbrake = ["{gate}"]\n')
+    node = on(f'{HYPERPOD}brake = ["{gate}"]\n')
     node.write(vouched(xid(1)))
     node.wait(lambda status: status["rebootConfirmed"])
     told = slurm.by_hand("healthcheck").stderr
     assert f"exit 1: reboot of {HOST}: wait" in told, told
     assert (slurm.known().states, slurm.known().reason) == ({"IDLE", "DRAIN"}, FALLEN)
     gate.write_text("#!/bin/sh\n")
+    slurm.by_hand("healthcheck")
+    assert slurm.known().reason == "Action:Reboot"
+
+
+@pytest.mark.core
+def test_hyperpod_does_not_get_a_node_on_which_somebody_is_at_work(
+    slurm: Slurm, on: Callable[..., Node]
+) -> None:
+    """It would be rebooted under his hands."""
+    node = on(HYPERPOD)
+    node.write(vouched(xid(1)), vouched(xid(2, pci="0000:9b:00")))
+    node.wait(lambda status: status["openFindings"] == 2)
+    [other] = [one for one in node.findings() if one["component"] == "gpu/0000:9b:00.0"]
+    reason = {"reason": "reseating it"}
+    assert node.request("POST", f"/v1/findings/{other['id']}/remedy", reason)[0] == 200
+    told = slurm.by_hand("healthcheck").stderr
+    assert f"only drained: a remedy is under way: #{other['id']} xid/79 of gpu/" in told
+    known = slurm.known()
+    assert (known.states, known.reason.startswith("vitald: ")) == ({"IDLE", "DRAIN"}, True)
+    assert node.request("POST", f"/v1/findings/{other['id']}/clear", reason)[0] == 200
     slurm.by_hand("healthcheck")
     assert slurm.known().reason == "Action:Reboot"
 
@@ -813,7 +835,7 @@ def test_a_node_that_is_down_is_left_alone(slurm: Slurm, on: Callable[..., Node]
 
 
 def test_a_drill_replaces_no_instance(slurm: Slurm, on: Callable[..., Node]) -> None:
-    node = on("hyperpod = true")
+    node = on(HYPERPOD)
     assert node.cli("inject", "xid", "79").returncode == 0
     node.wait(lambda status: status["rebootRequired"])
     slurm.by_hand("healthcheck")

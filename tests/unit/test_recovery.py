@@ -26,9 +26,11 @@ from vitald.recovery.decision import (
     DaemonState,
     Facts,
     OpenFinding,
+    Presence,
     SchedulerState,
     Step,
     decide,
+    describe_presence,
 )
 from vitald.recovery.request import (
     MAX_BYTES,
@@ -302,6 +304,29 @@ def test_first_new_work_is_kept_away_and_then_what_runs_is_waited_for() -> None:
         (("diagnostic", "a diagnostic runs"), ("devices", "python3 has nvidia0 open")),
     )
     assert decide(replace(in_use, scheduler=SchedulerState())).step is Step.DRAIN
+
+
+def test_who_is_at_work_where_another_program_waits_for_the_jobs() -> None:
+    assert describe_presence(with_daemon(jobs=("job 1",))) == ""
+    daemon = replace(
+        DAEMON,
+        findings={8: replace(OTHER, state="in_remedy")},
+        released="gpu 3 until 12:00",
+        diagnostic="a diagnostic runs",
+    )
+    presence = Presence(
+        now=NOW,
+        min_uptime_s=NOW.uptime + 3600,
+        daemon=daemon,
+        device_users=("python3 has nvidia0 open",),
+    )
+    assert describe_presence(presence).split("; ") == [
+        "a remedy is under way: #8 nic/down of nic/eth0",
+        "somebody has the devices: gpu 3 until 12:00",
+        "the node was booted 13.9 h ago, and [recovery] min_uptime is 14.9 h",
+        "a diagnostic runs",
+        "python3 has nvidia0 open",
+    ]
 
 
 @given(

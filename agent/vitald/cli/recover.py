@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from vitald.cli import EX_CONFIG, client, config_options
 from vitald.config import Config
 from vitald.config_file import ConfigError
-from vitald.diagnostics.idle.detector import IdleDetector
+from vitald.diagnostics.idle.detector import IdleDetector, Use
 from vitald.recovery import files, inputs, programs
 from vitald.recovery.attempt import DaemonReport, RecoveryAttempt, find_reader_group
 from vitald.recovery.decision import DaemonState, OpenFinding
@@ -72,14 +72,16 @@ def start_attempt(config: Config, *, dry_run: bool) -> RecoveryAttempt:
         owners=client.find_owners(),
         reader_group=find_reader_group(client.DAEMON_USER),
         query_daemon=query_daemon,
-        find_device_users=find_device_users,
+        find_device_users=lambda config, pid: [use.words for use in find_device_uses(config, pid)],
     )
 
 
-def query_daemon(config: Config) -> DaemonReport:
-    """What the daemon reports, over a socket that only it and root can have created."""
+def query_daemon(config: Config, timeout_s: float = _DAEMON_TIMEOUT_S) -> DaemonReport:
+    """What the daemon reports, over a socket that only it and root can have created. `timeout_s`:
+    for each of a few answers.
+    """
     path = config.socket_path
-    request = argparse.Namespace(socket=path, timeout=_DAEMON_TIMEOUT_S)
+    request = argparse.Namespace(socket=path, timeout=timeout_s)
     try:
         folder = path.parent.resolve(strict=True)
         files.check_folders(folder, client.find_owners())
@@ -102,14 +104,14 @@ def query_daemon(config: Config) -> DaemonReport:
         return DaemonReport(None, trouble, {})
 
 
-def find_device_users(config: Config, daemon_pid: int) -> list[str]:
+def find_device_uses(config: Config, daemon_pid: int) -> tuple[Use, ...]:
     """The processes that use the devices, seen with root's own eyes: the daemon may not read their
     open files.
     """
     detector = IdleDetector(
         config.paths.procfs, own=(daemon_pid,), ignored=config.diagnostics.ignore_processes
     )
-    return [use.words for use in detector.find_device_users()]
+    return detector.find_device_users()
 
 
 def _find_daemon_pid(path: Path, status: schema.NodeStatus, procfs: Path) -> int:

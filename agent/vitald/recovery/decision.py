@@ -80,12 +80,23 @@ class SchedulerState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Presence:
+    """Who may be at work on the node, its jobs aside. `device_users`: processes that use the
+    devices, as root sees them.
+    """
+
+    now: BootClock
+    min_uptime_s: float = 0.0
+    daemon: DaemonState | None
+    device_users: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts(Presence):
     """Everything that the checks use. If a fact is None, the text `..._trouble` beside it says
     why.
     """
 
-    now: BootClock
     automatic: bool
     kill_switch: str  # why it stops recovery; empty if it does not
     maintenance: str  # likewise
@@ -93,11 +104,8 @@ class Facts:
     request_trouble: str = ""
     action_log: ActionLog | None
     action_log_trouble: str = ""
-    daemon: DaemonState | None
     daemon_trouble: str = ""
     scheduler: SchedulerState
-    device_users: tuple[str, ...] = ()  # processes that use the devices, as root sees them
-    min_uptime_s: float = 0.0
     reboots_per_day: int
     replacements_per_day: int
     device_reset: bool = False  # the site resets devices itself
@@ -133,6 +141,13 @@ def decide(facts: Facts) -> Decision:
         return Decision(step=Step.DRAIN, kind=kind)
     in_use = tuple((name, text) for name, find in USES.items() if (text := find(facts)))
     return Decision(step=Step.WAIT if in_use else Step.ACT, kind=kind, reasons=in_use)
+
+
+def describe_presence(presence: Presence) -> str:
+    """Who is at work, where another program reboots the node once its jobs have ended; "" if nobody
+    is.
+    """
+    return "; ".join(text for find in _PRESENCE if (text := find(presence)))
 
 
 def _check_mode(facts: Facts) -> str:
@@ -236,7 +251,7 @@ def _describe_finding_problem(
     return ""
 
 
-def _check_remedy(facts: Facts) -> str:
+def _check_remedy(facts: Presence) -> str:
     """Whichever finding is being remedied: a reboot would interrupt the work on it."""
     if facts.daemon is None:
         return ""
@@ -248,13 +263,13 @@ def _check_remedy(facts: Facts) -> str:
     return f"a remedy is under way: {join_first(begun, _MAX_LISTED)}" if begun else ""
 
 
-def _check_released(facts: Facts) -> str:
+def _check_released(facts: Presence) -> str:
     if facts.daemon is None or not facts.daemon.released:
         return ""
     return f"somebody has the devices: {facts.daemon.released}"
 
 
-def _check_uptime(facts: Facts) -> str:
+def _check_uptime(facts: Presence) -> str:
     """Who has just booted the node may be at work on it, and needs time to stop recovery."""
     if facts.now.uptime >= facts.min_uptime_s:
         return ""
@@ -355,11 +370,11 @@ def _describe_work(facts: Facts) -> str:
     return "; ".join(filter(None, [facts.scheduler.busy, running]))
 
 
-def _describe_diagnostic(facts: Facts) -> str:
+def _describe_diagnostic(facts: Presence) -> str:
     return facts.daemon.diagnostic if facts.daemon is not None else ""
 
 
-def _describe_device_users(facts: Facts) -> str:
+def _describe_device_users(facts: Presence) -> str:
     return join_first(facts.device_users, _MAX_LISTED)
 
 
@@ -369,6 +384,14 @@ USES: Mapping[str, Callable[[Facts], str]] = {
     "diagnostic": _describe_diagnostic,
     "devices": _describe_device_users,
 }
+
+_PRESENCE: tuple[Callable[[Presence], str], ...] = (
+    _check_remedy,
+    _check_released,
+    _check_uptime,
+    _describe_diagnostic,
+    _describe_device_users,
+)
 
 
 def _find_kind(action: str, *, device_reset: bool) -> Repair | None:

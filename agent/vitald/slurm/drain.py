@@ -30,12 +30,12 @@ def drain_node(
     name: str,
     node: SlurmNode,
     seconds: float,
-    ask_brake: Callable[[], str] | None = None,
+    find_obstacle: Callable[[], str] | None = None,
 ) -> None:
     """Take a node out of service for the verdict's reason, within `seconds`, and report it.
 
     `node`: its present state in Slurm. A node with another owner is left as it is.
-    `ask_brake`: why the node may not be handed to HyperPod now; empty if it may.
+    `find_obstacle`: why the node may not be handed to HyperPod now; empty if it may.
     """
     if _leave_to_others(settings, name, node):
         return
@@ -43,16 +43,16 @@ def drain_node(
     reason = format_reason(settings, verdict)
     action = choose_hyperpod_action(verdict) if settings.hyperpod else ""
     # Before the brake is asked: nodes that ask at the same moment see each other.
-    if not action or ask_brake is not None:
+    if not action or find_obstacle is not None:
         changes = [] if node.held else ["state=drain"]
         if changes or node.reason != reason:
             problem = _set_reason(settings, name, node.reason, reason, changes, seconds)
             action = "" if problem else action
     if not action:
         return
-    if ask_brake is not None:
-        # The brake may have taken long: the node's state is read again.
-        known = ask_brake() or scontrol.read_node_state(name, end - time.monotonic())
+    if find_obstacle is not None:
+        # Finding out may have taken long: the node's state is read again.
+        known = find_obstacle() or scontrol.read_node_state(name, end - time.monotonic())
         if isinstance(known, str):
             report(f"{name}: not handed to HyperPod, only drained: {known}")
             return

@@ -27,8 +27,8 @@ from pathlib import Path
 
 from vitald.cli import EX_UNAVAILABLE, client
 from vitald.cli.client import Json
-from vitald.cli.slurm.brake import ask_brake
 from vitald.cli.slurm.daemon import FOR_SCONTROL, SCONTROL_S, DaemonClient, run_level_1
+from vitald.cli.slurm.handover import find_obstacle
 from vitald.slurm import slurmd
 from vitald.slurm.report import report
 from vitald.slurm.settings import Settings, read_settings
@@ -216,7 +216,7 @@ def _drain_node(settings: Settings, verdict: Mapping[str, object], seconds: floa
                 name,
                 node,
                 end - time.monotonic(),
-                lambda: ask_brake(settings.config, name, verdict, end - time.monotonic()),
+                lambda: find_obstacle(settings.config, name, verdict, end - time.monotonic()),
             )
     except Exception as error:  # the job is refused all the same
         report(f"not drained with a reason: {type(error).__name__}: {error}")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.cli import client
-from vitald.cli.slurm.brake import ask_brake
 from vitald.cli.slurm.daemon import SCONTROL_S, DaemonClient
+from vitald.cli.slurm.handover import find_obstacle
 from vitald.slurm import drain, scontrol, slurmd
 from vitald.slurm.owner import Owner, find_owner
 from vitald.slurm.reasons import first_reason, forget_reasons
@@ -55,7 +55,7 @@ def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
             name,
             node,
             SCONTROL_S,
-            lambda: ask_brake(settings.config, name, verdict, SCONTROL_S),
+            lambda: find_obstacle(settings.config, name, verdict, SCONTROL_S),
         )
         return
     owner, obstacle = find_owner(settings, node)
