@@ -15,6 +15,7 @@ import os
 import socket
 import stat
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,21 +78,24 @@ def start_attempt(config: Config, *, dry_run: bool) -> RecoveryAttempt:
 
 
 def query_daemon(config: Config, timeout_s: float = _DAEMON_TIMEOUT_S) -> DaemonReport:
-    """What the daemon reports, over a socket that only it and root can have created. `timeout_s`:
-    for each of a few answers.
+    """What the daemon reports within `timeout_s`, over a socket that only it and root can have
+    created.
     """
-    path = config.socket_path
-    request = argparse.Namespace(socket=path, timeout=timeout_s)
+    path, end = config.socket_path, time.monotonic() + timeout_s
+
+    def address() -> argparse.Namespace:
+        return argparse.Namespace(socket=path, timeout=max(0.01, end - time.monotonic()))
+
     try:
         folder = path.parent.resolve(strict=True)
         files.check_folders(folder, client.find_owners())
         found = (folder / path.name).lstat()
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in client.find_owners():
             return DaemonReport(None, f"{path} is not the daemon's socket", {})
-        status = client.read_status(request)
-        findings = client.call_api(request, "/v1/findings", limit=_MAX_ANSWER_ITEMS)
-        jobs = client.call_api(request, "/v1/jobs", limit=_MAX_ANSWER_ITEMS)
-        runs = client.call_api(request, "/v1/diagnostics")["going"]
+        status = client.read_status(address())
+        findings = client.call_api(address(), "/v1/findings", limit=_MAX_ANSWER_ITEMS)
+        jobs = client.call_api(address(), "/v1/jobs", limit=_MAX_ANSWER_ITEMS)
+        runs = client.call_api(address(), "/v1/diagnostics")["going"]
         state = read_daemon_state(status, findings, jobs, runs)
         pid = _find_daemon_pid(path, status, config.paths.procfs)
         return DaemonReport(replace(state, pid=pid), "", status)

@@ -181,7 +181,7 @@ class IdleDetector:
     def find_device_users(self) -> tuple[Use, ...]:
         """The processes that a reboot would end: those that have devices open, tests of DCGM among
         them. Not those that were killed already and are stuck in the driver, which only a reboot
-        ends. Reads the memory of no process, so it cannot get stuck with one.
+        ends. Does not read the memory of any, so it cannot get stuck with one.
 
         Sees everything only with the right to read other users' open files. Blocks.
         """
