@@ -493,6 +493,21 @@ def test_a_reboot_does_not_wait_for_what_only_a_reboot_ends(
     assert words(tree.detector().uses()) == held
 
 
+@pytest.mark.parametrize(("pending", "ends"), [(0, False), (1 << 8, True)])
+def test_a_killed_process_is_one_all_of_whose_threads_were_killed(
+    tree: Tree, pending: int, ends: bool
+) -> None:
+    """The first thread has ended, which says nothing of the others."""
+    folder = tree.process(500, "train", state="Z", flags=0x4, threads=2)
+    (folder / "task").mkdir()
+    tree.process(501, "train", ["/dev/nvidia4"], state="D", pending=pending)
+    (tree.procfs / "501").rename(folder / "task/501")
+    held = ["train (pid 500) has nvidia4 open"]
+    assert words(tree.detector().find_device_users()) == ([] if ends else held)
+    (folder / "task/501/stat").unlink()  # it cannot be read
+    assert words(tree.detector().find_device_users()) == held
+
+
 def test_who_is_not_seen_may_be_at_work(tree: Tree) -> None:
     tree.process(500, "train", ["/dev/nvidia4"])
     tree.hide(500)
@@ -942,6 +957,9 @@ def test_a_real_process_whose_first_thread_has_ended(tmp_path: Path) -> None:
         stat = Path(f"/proc/{process.pid}/stat")
         until(lambda: ") Z " in stat.read_text(), "the first thread's end")
         assert [use.pid for use in real(tmp_path).uses()] == [process.pid]
+        assert [use.pid for use in real(tmp_path).find_device_users()] == [process.pid], (
+            "the others work on"
+        )
 
 
 def test_processes_that_come_and_go_meanwhile(tmp_path: Path) -> None:

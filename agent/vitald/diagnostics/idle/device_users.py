@@ -162,8 +162,8 @@ class ProcessTable:
         seen = self._known.get(pid)
         return not self.veiled if seen is None else not (seen.hidden or seen.devices)
 
-    def read_stat(self, pid: int) -> Stat | None:
-        """The process's state, or None if it no longer exists."""
+    def read_stat(self, pid: int | str) -> Stat | None:
+        """The process's state, or None if it no longer exists. Of a thread: `PID/task/TID`."""
         with suppress(OSError, ValueError, IndexError):
             head, _, tail = read_text(f"{self._procfs}/{pid}/stat").rpartition(")")
             words = tail.split()
@@ -179,9 +179,18 @@ class ProcessTable:
         return None
 
     def is_killed(self, pid: int) -> bool:
-        """Whether it has ended, or was killed and waits for the driver."""
-        found = self.read_stat(pid)
-        return found is None or found.killed
+        """Whether all its threads have ended, or were killed and wait for the kernel, such as in
+        the driver. The first thread alone says nothing once it has ended.
+        """
+        first = self.read_stat(pid)
+        if first is None or first.state not in "ZX":
+            return first is not None and first.killed
+        try:
+            threads = list_names(f"{self._procfs}/{pid}/task")
+        except OSError:
+            return False
+        states = [self.read_stat(f"{pid}/task/{thread}") for thread in threads]
+        return all(state is not None and (state.state in "ZX" or state.killed) for state in states)
 
     def read_program(self, pid: int, name: str) -> RunningProgram:
         """The program that a process runs, and its owner."""
