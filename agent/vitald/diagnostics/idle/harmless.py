@@ -148,6 +148,11 @@ PROGRAMS = (
     KnownProgram(
         "/usr/sbin/gpud", "monitoring", "leptonai/gpud, pkg/gpud-manager/systemd, before 0.5"
     ),
+    KnownProgram(
+        "/usr/bin/SageMakerHealthMonitoringAgent",
+        "HyperPod's own monitoring, which reads NVML",
+        "field reports of HyperPod's Slurm images, sagemaker-health-monitoring-agent.service",
+    ),
     KnownProgram("/usr/sbin/netdata", "monitoring", "Debian netdata-core"),
     KnownProgram("/usr/bin/telegraf", "monitoring", "influxdata/telegraf, telegraf.service"),
     KnownProgram(
