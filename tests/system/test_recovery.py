@@ -713,6 +713,22 @@ def test_a_socket_that_is_not_the_daemons(ready: tuple[Node, Site]) -> None:
 
 
 @pytest.mark.core
+def test_findings_that_do_not_fit_into_an_answer_are_not_known(
+    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may be at work on one of them."""
+    node = make_node()
+    node.start()
+    node.write(vouched(xid(1)), vouched(xid(2, pci="0000:9b:00")))
+    node.wait(lambda status: status["openFindings"] == 2)
+    config = read_config(node.config)
+    for most, trouble in ((2, ""), (1, "more than 1 findings are open, and not all are known")):
+        monkeypatch.setattr("vitald.cli.recover._MAX_ANSWER_ITEMS", most)
+        report = query_daemon(config)
+        assert (report.state is None, report.trouble) == (bool(trouble), trouble)
+
+
+@pytest.mark.core
 def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
     node, here = ready
     one = handmade(node)

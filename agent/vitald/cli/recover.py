@@ -96,6 +96,9 @@ def query_daemon(config: Config, timeout_s: float = _DAEMON_TIMEOUT_S) -> Daemon
         findings = client.call_api(address(), "/v1/findings", limit=_MAX_ANSWER_ITEMS)
         jobs = client.call_api(address(), "/v1/jobs", limit=_MAX_ANSWER_ITEMS)
         runs = client.call_api(address(), "/v1/diagnostics")["going"]
+        if findings["more"]:  # one of the others may be in remedy
+            many = f"more than {_MAX_ANSWER_ITEMS} findings are open, and not all are known"
+            return DaemonReport(None, many, {})
         state = read_daemon_state(status, findings, jobs, runs)
         pid = _find_daemon_pid(path, status, config.paths.procfs)
         return DaemonReport(replace(state, pid=pid), "", status)
