@@ -395,6 +395,9 @@ def test_a_process_that_nobody_announced_is_waited_for(
         "python3 (pid 4711) has nvidia0 open",
     )
     assert here.done == []
+    until(lambda: 'vitald_recovery_waits{check="devices"} 1.0' in node.metrics(), "the metric")
+    shown = node.cli("status").stdout
+    assert re.search(r"waiting at [0-9:]+: python3 \(pid 4711\) has nvidia0 open", shown), shown
     (process / "stat").write_text(f"{stat}256 0\n")
     assert recover(node.config)["outcome"] == "done"
 

@@ -110,16 +110,23 @@ class RecoveryRequester:
         for kind in Repair:
             family.add_metric([kind.value], self.request is not None and self.request.kind is kind)
         yield family
-        refused = GaugeMetricFamily(
-            "vitald_recovery_refused",
-            "1 while root refuses the current request because of this check.",
-            labels=["check"],
-        )
-        decision = self._decision
-        if decision is not None and decision["step"] == Step.REFUSED.value:
-            for check in decision["checks"]:
-                refused.add_metric([check], 1)
-        yield refused
+        for step, name, text in (
+            (
+                Step.REFUSED,
+                "vitald_recovery_refused",
+                "1 while root refuses the current request because of this check.",
+            ),
+            (
+                Step.WAIT,
+                "vitald_recovery_waits",
+                "1 while root waits with the current request because of this check.",
+            ),
+        ):
+            reasons = GaugeMetricFamily(name, text, labels=["check"])
+            if self._decision is not None and self._decision["step"] == step.value:
+                for check in self._decision["checks"]:
+                    reasons.add_metric([check], 1)
+            yield reasons
 
     async def run(self) -> None:
         """Until cancelled. The request is removed then: it could not be withdrawn any more."""
