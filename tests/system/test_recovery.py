@@ -139,6 +139,15 @@ def request_of(node: Node) -> Request:
     return parse_request(path.read_bytes())
 
 
+def begin_requesting(make_node: Callable[..., Node], here: Site) -> Node:
+    """A node whose daemon requests a reboot."""
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    node.write(vouched(xid(1)))
+    request_of(node)
+    return node
+
+
 def test_roots_log_has_priorities_in_the_journal(tmp_path: Path) -> None:
     """Though root takes nothing else over from the environment."""
     config = tmp_path / "config.toml"
@@ -226,10 +235,7 @@ def test_a_dry_run_does_nothing_where_nothing_is_in_the_way(
     site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
     here = site(drain='"none"')
-    node = quiet(make_node(extra=here.settings), here)
-    node.start()
-    node.write(vouched(xid(1)))
-    request_of(node)
+    node = begin_requesting(make_node, here)
     dry = vitald("recover", "--dry-run", config=node.config)
     assert (dry.returncode, here.done, here.state.exists()) == (0, [], False)
     assert recover(node.config)["outcome"] == "done"
@@ -243,10 +249,7 @@ def test_a_crash_does_not_forget_a_reboot(
     """Killed in the middle of it: it is in the action log, and reported as begun."""
     here = site()
     here.script("reboot", "kill -9 $PPID")
-    node = quiet(make_node(extra=here.settings), here)
-    node.start()
-    node.write(vouched(xid(1)))
-    request_of(node)
+    node = begin_requesting(make_node, here)
     assert vitald("recover", config=node.config).returncode == -9
     here.script("reboot", "")
     again = recover(node.config)
@@ -263,10 +266,7 @@ def test_a_reboot_that_fails_is_said_and_counted(
 ) -> None:
     here = site()
     here.script("reboot", "echo 'no init daemon' >&2; exit 1")
-    node = quiet(make_node(extra=here.settings), here)
-    node.start()
-    node.write(vouched(xid(1)))
-    request_of(node)
+    node = begin_requesting(make_node, here)
     failed = recover(node.config)
     assert (failed["code"], failed["outcome"]) == (
         69,
@@ -377,10 +377,7 @@ def test_a_process_that_nobody_announced_is_waited_for(
 ) -> None:
     """Until it ends, or was killed: stuck in the driver, it ends only with the reboot."""
     here = site(drain='"none"')
-    node = quiet(make_node(extra=here.settings), here)
-    node.start()
-    node.write(vouched(xid(1)))
-    request_of(node)
+    node = begin_requesting(make_node, here)
     device, process = here.folder / "dev/nvidia0", here.folder / "proc/4711"
     for folder in (device.parent, process / "fd"):
         folder.mkdir(parents=True)
@@ -407,10 +404,7 @@ def test_a_node_that_was_just_booted_is_left_alone(
     site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
     here = site(min_uptime="90000d")
-    node = quiet(make_node(extra=here.settings), here)
-    node.start()
-    node.write(vouched(xid(1)))
-    request_of(node)
+    node = begin_requesting(make_node, here)
     assert (recover(node.config)["checks"], here.done) == (["uptime"], [])
     node.configure('min_uptime = "90000d"', 'min_uptime = "off"')
     assert recover(node.config)["outcome"] == "done"
@@ -422,10 +416,7 @@ def test_the_kill_switch(
     site: Callable[..., Site], make_node: Callable[..., Node], when: str
 ) -> None:
     here = site()
-    node = quiet(make_node(extra=here.settings), here)
-    node.start()
-    node.write(vouched(xid(1)))
-    request_of(node)
+    node = begin_requesting(make_node, here)
     if when == "before":
         here.kill_switch.touch()
     else:
@@ -818,10 +809,7 @@ def test_a_refusal_after_the_drain_is_said(
     gate.chmod(0o755)
     here = site(more=f'brake = ["{gate}"]')
     here.script("drain", f"touch {tmp_path}/drained")
-    node = quiet(make_node(extra=here.settings), here)
-    node.start()
-    node.write(vouched(xid(1)))
-    request_of(node)
+    node = begin_requesting(make_node, here)
     done = vitald("recover", config=node.config)
     assert "recovery_not_undone" in done.stderr and "cannot undo what it did" in done.stderr
     [record] = json.loads(vitald("recovery", "--json", config=node.config).stdout)["decisions"]
@@ -834,10 +822,7 @@ def test_before_it_takes_the_node_it_waits_at_random(
 ) -> None:
     """What was known before the wait counts for nothing after it."""
     here = site(delay="10m")
-    node = quiet(make_node(extra=here.settings), here)
-    node.start()
-    node.write(vouched(xid(1)))
-    request_of(node)
+    node = begin_requesting(make_node, here)
     slept: list[float] = []
 
     def attempt(meanwhile: Callable[[], object]) -> tuple[Json, list[Json]]:
