@@ -200,8 +200,8 @@ class Recovery:
     min_uptime_s: float = setting(
         tomlfile.parse_duration("10m"),
         read_period,
-        "Nothing is done before the node has run for so long: whoever booted it may be at work on"
-        ' it, and needs time to stop recovery. "off": at once.',
+        "Nothing is done before the node has run for so long: an administrator who has just booted"
+        ' it may be at work on it, and needs time to stop recovery. "off": at once.',
         reload=True,
     )
     drain: Method = setting(

@@ -397,7 +397,17 @@ def test_root_decides_once_a_minute(machine: Machine, service: Service) -> None:
 
 
 def test_root_sees_who_uses_the_devices(machine: Machine, service: Service) -> None:
-    """Whosever process it is: what the unit may do suffices."""
+    """Of all users: the unit's rights suffice. The daemon itself is recognised by its unit."""
+    script = (
+        "import sys; from pathlib import Path; sys.path[:0] = sys.argv[1:];"
+        "from vitald.cli.recover import query_daemon;"
+        "from vitald.recovery.inputs import read_config;"
+        "print(query_daemon(read_config(Path('/etc/vitald/config.toml'))).state.pid)"
+    )
+    found = machine.sh(
+        f'python3 -IS -c "{script}" /opt/vitald/lib/python3.11 /opt/vitald/lib/common'
+    )
+    assert int(found) == service.pid
     device = machine.root / "srv/dev/nvidia0"
     device.parent.mkdir()
     os.mknod(device, 0o020666, Path("/dev/null").stat().st_rdev)

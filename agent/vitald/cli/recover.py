@@ -112,9 +112,7 @@ def query_daemon(config: Config, timeout_s: float = _DAEMON_TIMEOUT_S) -> Daemon
 
 
 def find_device_uses(config: Config, daemon_pid: int) -> tuple[Use, ...]:
-    """The processes that use the devices, seen with root's own eyes: the daemon may not read their
-    open files.
-    """
+    """The processes that use the devices, read here: the daemon may not read their open files."""
     detector = IdleDetector(
         config.paths.procfs, own=(daemon_pid,), ignored=config.diagnostics.ignore_processes
     )

@@ -270,7 +270,9 @@ def _check_released(facts: Presence) -> str:
 
 
 def _check_uptime(facts: Presence) -> str:
-    """Who has just booted the node may be at work on it, and needs time to stop recovery."""
+    """An administrator who has just booted the node may be at work on it, and needs time to stop
+    recovery.
+    """
     if facts.now.uptime >= facts.min_uptime_s:
         return ""
     booted, least = _format_age(facts.now.uptime), _format_age(facts.min_uptime_s)
