@@ -269,6 +269,26 @@ def test_killed_again_and_again(machine: Machine, service: Service) -> None:
     service.ready()
 
 
+def test_killed_during_a_diagnostic(machine: Machine, service: Service) -> None:
+    """The unit ends what the run has started, and the next daemon records the run."""
+    service.configure('[checks.slow]\nrun = ["sleep", "600"]\nevery = "off"\ndeadline = "1h"\n')
+    machine.run("systemctl", "reload", "vitald")
+    machine.run("vitald", "diag", "run", "--check", "slow", "--reason", "test", "--no-wait")
+    until(lambda: machine.run("pgrep", "-f", "sleep 600", check=False).stdout, "its program")
+    machine.run("kill", "-KILL", str(service.pid))
+    until(
+        lambda: not machine.run("pgrep", "-f", "sleep 600", check=False).stdout, "its program's end"
+    )
+    service.ready()
+    until(
+        lambda: "interrupted: vitald was killed" in service.vitald("diag", "show", "last").stdout,
+        "its record",
+    )
+    assert "diagnostic_leavings_ended" not in service.log()
+    service.configure("")
+    machine.run("systemctl", "reload", "vitald")
+
+
 def test_stuck(machine: Machine, service: Service) -> None:
     """A process that the kernel does not run feeds no watchdog. The unit's 60 s are made 3 here."""
     assert machine.show("vitald", "WatchdogUSec") == "1min"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -315,6 +316,35 @@ def test_what_the_daemons_stop_cut_short_is_remembered(
     [owed] = cast("list[Json]", state(node)["going"])
     assert owed["id"] == f"{under_way}.2" and "vitald was stopped" in str(owed["waitsFor"])
     assert node.findings() == []
+
+
+@pytest.mark.core
+def test_a_run_that_the_daemons_death_cut_is_recorded_and_its_processes_are_ended(
+    make: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
+    node = make()
+    dcgmi.answer("diag -r 2", Answer(hang=True, leaves="session"))
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"VITALD_RUN": "another"}
+    ) as of_another_daemon:
+        cut = asked(node, 2)
+        with_child(node, dcgmi)
+        node.kill()
+        assert alive(dcgmi) != []
+        node.start()
+        until(lambda: alive(dcgmi) == [], "the end of what it left")
+        assert of_another_daemon.poll() is None
+        of_another_daemon.communicate(b"\n")
+    over = ended(node, cut)
+    assert over["outcome"] == "inconclusive"
+    assert over["why"] == "interrupted: vitald was killed or crashed while it ran"
+    [owed] = cast("list[Json]", state(node)["going"])
+    assert owed["id"] == f"{cut}.2" and "interrupted" in str(owed["waitsFor"])
+    assert f"dcgm level 2: inconclusive: {over['why']}" in [one["raw"] for one in node.events()]
+    assert node.said("diagnostic_leavings_ended")
+    node.restart()
+    assert node.get(f"/v1/diagnostics/runs/{cut}") == over
+    assert [one["id"] for one in cast("list[Json]", state(node)["going"])] == [owed["id"]]
 
 
 # --- it makes room

@@ -92,13 +92,18 @@ def levels(dcgmi: Dcgmi) -> list[int]:
 
 
 def waiting(node: Node) -> str:
-    """For what the only run in line waits, once that is known."""
-    until(
-        lambda: [one for one in cast("list[Json]", state(node)["going"]) if one["waitsFor"]],
-        "a run that waits",
-    )
-    (one,) = cast("list[Json]", state(node)["going"])
-    return str(one["waitsFor"])
+    """For what the only run in line waits, once that is known. What another test's diagnostic has
+    left on this machine goes first.
+    """
+    reasons: list[str] = []
+
+    def is_known() -> bool:
+        (one,) = cast("list[Json]", state(node)["going"])
+        reasons.append(str(one["waitsFor"]))
+        return reasons[-1] != "" and not reasons[-1].startswith("the end of an earlier diagnostic")
+
+    until(is_known, "a run that waits")
+    return reasons[-1]
 
 
 def begun(slurm: Slurm, node: Node, *options: str) -> tuple[str, Path]:

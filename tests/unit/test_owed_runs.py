@@ -22,7 +22,7 @@ from tests.unit.diagnostics_house import (
 )
 from tests.waiting import until_async
 from vitald.backoff import Backoff
-from vitald.diagnostics import manager, owed
+from vitald.diagnostics import owed, source
 from vitald.diagnostics.check import Execute
 from vitald.diagnostics.overdue import HELD, OVERDUE
 from vitald.diagnostics.owed import OwedRuns
@@ -192,7 +192,7 @@ def test_a_request_before_the_ledger_was_read_is_owed_beside_the_former_ones() -
 def test_a_request_that_is_not_stored_in_time_is_logged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(manager, "_MAX_STORE_S", 0.01)
+    monkeypatch.setattr(source, "_MAX_STORE_S", 0.01)
 
     async def work() -> None:
         async with House().open() as house:

@@ -41,6 +41,7 @@ class Command:
     )
     environment: Mapping[str, str] = field(default_factory=dict)  # added to a cleaned one
     max_bytes: int = MAX_BYTES  # of its output that are kept, both streams together
+    marker: str = ""  # of its run, in the environment of all its processes; empty for a new one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ Diagnostics: which checks run when; one run at a time on a node.
 
 This module builds the parts and is what the API, the metrics and the daemon call. To the pipeline
 diagnostics are a source: its batches carry the runs and their events, its position the faults that
-must be found twice and what is owed.
+must be found twice, what is owed and the run that has begun.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-import anyio
 import structlog
 
 from vitald.catalog import Catalog
@@ -46,8 +45,6 @@ from vitald.model.diagnostic import ActiveRun, Refusal, Run, RunRequest, Schedul
 from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
-
-_MAX_STORE_S = 1.0  # how long a client waits for it
 
 
 class DiagnosticsManager:
@@ -93,6 +90,7 @@ class DiagnosticsManager:
             self._results,
             self._interpreter.confirm_faults,
             node,
+            self.store_requests,
         )
         self._dispatcher = RunDispatcher(
             self._checks, self._access, self._queue, self._runner, config.diagnostics.idle_s
@@ -217,10 +215,7 @@ class DiagnosticsManager:
         """Returns once the requests so far are in the ledger, or after a time limit: they survive
         the daemon's end.
         """
-        with anyio.move_on_after(_MAX_STORE_S) as limit:
-            await self.source.store_memory()
-        if limit.cancelled_caught:
-            log.warning("request_not_stored", effect="it is lost if vitald is killed now")
+        await self.source.store_memory()
 
     async def begin_job(self, job: str) -> None:
         """A job begins: a run that needs idle devices is stopped. Returns when the devices are

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from vitald.backoff import Backoff
+from vitald.diagnostics.begun import read_request
 from vitald.diagnostics.schedule import MAX_RETRIES, RETRY_S, SCHEDULE, was_prevented
 from vitald.model.diagnostic import Outcome, OwedRun, Run, RunRequest
 
@@ -105,19 +106,9 @@ def _answers(run: Run, ask: RunRequest) -> bool:
 
 
 def _read_owed(stored: Mapping[str, object]) -> OwedRun:
-    ask = stored["ask"]
-    if not isinstance(ask, dict):
-        raise TypeError("not what was stored")
     return OwedRun(
         id=str(stored["id"]),
-        ask=RunRequest(
-            check=str(ask["check"]),
-            level=int(ask["level"]),
-            gpus=tuple(map(int, ask["gpus"])),
-            by=str(ask["by"]),
-            reason=str(ask["reason"]),
-            busy=ask["busy"] is True,
-        ),
+        ask=read_request(stored["ask"]),
         since=float(str(stored["since"])),
         attempts=int(str(stored["attempts"])),
         not_before=float(str(stored["not_before"])),

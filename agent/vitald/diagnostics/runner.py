@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
 import structlog
 
+from vitald.diagnostics.begun import BegunRun
 from vitald.diagnostics.check import Check, Command, Output, ProgramEnd
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.coverage import require_coverage
@@ -18,6 +19,7 @@ from vitald.diagnostics.device_access import DeviceAccess
 from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.results import ResultRecorder
 from vitald.diagnostics.run.process import Programs
+from vitald.diagnostics.run.start import make_marker
 from vitald.model.diagnostic import ActiveRun, Outcome, Remedy, Report, Run, Stage
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
@@ -36,6 +38,8 @@ class _Execution:
 
     active_run: ActiveRun
     check: Check
+    began: float  # seconds since the epoch
+    marker: str = field(default_factory=make_marker)
     stop_reason: str = ""
     room_for: str = ""  # the work that it makes room for
     cut: bool = False  # its program was stopped, or not started
@@ -53,7 +57,9 @@ class _Execution:
 
 
 class Runner:
-    """Performs one run at a time. `confirm` marks the faults that an earlier run had found."""
+    """Performs one run at a time. `confirm` marks the faults that an earlier run had found; `store`
+    returns once `begun` is in the ledger, or after a time limit.
+    """
 
     def __init__(
         self,
@@ -63,6 +69,7 @@ class Runner:
         results: ResultRecorder,
         confirm: Callable[[Run], Run],
         node: NodeView,
+        store: Callable[[], Awaitable[None]],
     ) -> None:
         self._checks = checks
         self._programs = programs
@@ -70,6 +77,7 @@ class Runner:
         self._results = results
         self._confirm = confirm
         self._node = node
+        self._store = store
         self._execution: _Execution | None = None
 
     @property
@@ -77,10 +85,20 @@ class Runner:
         """The active run, until it is stored and `forget_run` was called."""
         return self._execution.active_run if self._execution is not None else None
 
+    @property
+    def begun(self) -> BegunRun | None:
+        """The active run, until it has ended."""
+        execution = self._get_stoppable()
+        if execution is None:
+            return None
+        run = execution.active_run
+        return BegunRun(id=run.id, ask=run.ask, began=execution.began, marker=execution.marker)
+
     def start_run(self, queued: ActiveRun) -> None:
-        active_run = replace(queued, stage=Stage.RUNNING, began=time.time(), waits_for="")
+        began = time.time()
+        active_run = replace(queued, stage=Stage.RUNNING, began=began, waits_for="")
         execution = self._execution = _Execution(
-            active_run, self._checks.by_name[active_run.ask.check]
+            active_run, self._checks.by_name[active_run.ask.check], began
         )
         execution.task = asyncio.create_task(
             self._perform(execution), name=f"diagnostic {active_run.id}"
@@ -138,7 +156,7 @@ class Runner:
         return execution if execution is not None and not execution.over.is_set() else None
 
     async def _perform(self, execution: _Execution) -> None:
-        active_run, began = execution.active_run, time.time()
+        active_run = execution.active_run
         report = await self._produce_report(execution)
         if execution.cut:
             # What a stopped program prints is no statement about the hardware. A person who
@@ -152,7 +170,7 @@ class Runner:
         run = Run(
             id=active_run.id,
             ask=active_run.ask,
-            began=began,
+            began=execution.began,
             ended=time.time(),
             report=report,
             exit_code=execution.exit_code,
@@ -171,6 +189,7 @@ class Runner:
         ask = execution.active_run.ask
         watch = asyncio.create_task(self._watch_for_work()) if execution.requires_idle else None
         try:
+            await self._store()
             report = await execution.check.run_check(ask, partial(self._execute, execution))
             if not execution.check.covers_gpus:
                 return report
@@ -195,7 +214,7 @@ class Runner:
         if execution.stop_reason:
             execution.cut = True
             return Output(ended=ProgramEnd.CANCELLED, why=execution.stop_reason)
-        output = await self._programs.execute(command)
+        output = await self._programs.execute(replace(command, marker=execution.marker))
         stopped = output.ended is ProgramEnd.CANCELLED and bool(execution.stop_reason)
         execution.cut = execution.cut or stopped
         execution.command = " ".join(command.argv)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import anyio
 import structlog
 
 from vitald.collectors.event_factory import derive_readings
+from vitald.diagnostics.begun import BegunRun, read_begun
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.dispatcher import RunDispatcher
 from vitald.diagnostics.interpreter import RunInterpreter
@@ -27,6 +29,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 NAME = "diagnostics"
 _PERIOD_S = 10.0  # between checks for what is due and what findings require
 _QUEUED_PERIOD_S = 5.0  # the same while a run waits for idle devices
+_MAX_STORE_S = 1.0  # how long a client, or a run that begins, waits for the ledger
 
 
 class DiagnosticSource:
@@ -109,12 +112,15 @@ class DiagnosticSource:
             raise
 
     async def store_memory(self) -> None:
-        """Returns once the ledger has what is owed now."""
+        """Returns once the ledger has what is owed and what has begun, or after a time limit."""
         handed_in = asyncio.get_running_loop().create_future()
         self._handed_in.append(handed_in)
         self._changed.set()
-        await handed_in
-        await self._stored()
+        with anyio.move_on_after(_MAX_STORE_S) as limit:
+            await handed_in
+            await self._stored()
+        if limit.cancelled_caught:
+            log.warning("request_not_stored", effect="it is lost if vitald is killed now")
 
     def take_pending_batches(self) -> list[Batch]:
         """Runs that ended and were not handed in yet: for the daemon's stop, when the source is not
@@ -134,6 +140,7 @@ class DiagnosticSource:
             memory = json.loads(position.cursor)
             self._interpreter.recall_memory(memory)
             self._owed.recall_memory(memory.get("owed", ()))
+            begun = read_begun(memory["begun"]) if memory.get("begun") is not None else None
         except (TypeError, ValueError, AttributeError, KeyError) as error:
             log.error(
                 "memory_not_read",
@@ -141,19 +148,36 @@ class DiagnosticSource:
                 error=str(error),
                 effect="what must be found twice begins anew, and no requested run is repeated",
             )
+            return
+        if begun is not None:
+            self._record_interrupted(begun, rebooted=position.boot_id != self._boot_id)
+
+    def _record_interrupted(self, begun: BegunRun, *, rebooted: bool) -> None:
+        """A run in the middle of which the daemon ended. Where it brought the node down, it is not
+        repeated without limit.
+        """
+        if not rebooted:
+            self._dispatcher.adopt_leavings(begun.marker)
+        run = begun.make_interrupted_run(time.time(), rebooted=rebooted)
+        self._results.record_run(run, cut=not rebooted)
 
     def _make_result_batch(self, result: PendingResult) -> Batch:
         self._owed.take_result(result.run, cut=result.cut)
         events = self._interpreter.make_events(result.run, cut=result.cut)
         # Stored only where it changes something: the ledger keeps what was wrong for longer.
         if not result.is_news and len(events) == 1:
-            return self._make_batch()
+            return self._make_batch(durable=True)  # it has ended
         return self._make_batch(events, (result.run,))
 
     def _make_batch(
         self, events: Sequence[Event] = (), runs: tuple[Run, ...] = (), *, durable: bool = False
     ) -> Batch:
-        kept = {**self._interpreter.memory, "owed": self._owed.memory}
+        begun = self._runner.begun
+        kept = {
+            **self._interpreter.memory,
+            "owed": self._owed.memory,
+            "begun": begun.memory if begun is not None else None,
+        }
         memory = json.dumps(kept, sort_keys=True)
         position = None
         if events or durable or memory != self._last_memory:

@@ -63,10 +63,10 @@ class Process:
 
 class Descendants:
     """Of the program with process id `pid`, which leads a session of its own and has not been
-    reaped: so the number stays its own.
+    reaped: so the number stays its own. None: of one that an earlier daemon started.
     """
 
-    def __init__(self, pid: int, marker: str, procfs: Path = Path("/proc")) -> None:
+    def __init__(self, pid: int | None, marker: str, procfs: Path = Path("/proc")) -> None:
         self._pid = pid
         self._marker = f"{MARKER}={marker}".encode()
         self._procfs = procfs
@@ -74,7 +74,7 @@ class Descendants:
         self._terminated: set[tuple[int, int]] = set()
         self._bare: set[tuple[int, int]] = set()  # without any environment
         self._is_group_terminated = False
-        main = _read_process(procfs, pid)
+        main = _read_process(procfs, pid) if pid is not None else None
         self._since = main.started if main is not None else 0
         self._same = _same_namespace(procfs)
 
@@ -102,6 +102,8 @@ class Descendants:
         """Signals the program's process group, with SIGTERM only once: a second one makes some
         programs exit without stopping what they started elsewhere.
         """
+        if self._pid is None:
+            return
         if number == signal.SIGTERM:
             if self._is_group_terminated:
                 return

@@ -95,7 +95,7 @@ class Started:
 
 def start_program(command: Command, procfs: Path) -> Started:
     """Raises NotStarted."""
-    marker = secrets.token_hex(8)
+    marker = command.marker or make_marker()
     environment = clean_environment(os.environ) | dict(command.environment) | {MARKER: marker}
     _refuse_tampered("".join(command.argv[:1]), environment["PATH"])
     reading, writing = zip(os.pipe(), os.pipe())
@@ -121,6 +121,11 @@ def start_program(command: Command, procfs: Path) -> Started:
     with suppress(OSError):
         Path(f"/proc/{popen.pid}/oom_score_adj").write_text(_OOM_SCORE)
     return Started(popen, reading, Descendants(popen.pid, marker, procfs))
+
+
+def make_marker() -> str:
+    """What distinguishes the processes of a run from all others on the machine."""
+    return secrets.token_hex(8)
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:

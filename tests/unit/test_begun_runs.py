@@ -1,0 +1,187 @@
+"""A run is in the ledger before its program starts, and one that a crash cut leaves a record."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.diagnostics_house import PASSED, House, Tested, ask, quick, settled_after_boot, told
+from tests.waiting import until, until_async
+from vitald.diagnostics import source
+from vitald.diagnostics.run import leavings
+from vitald.diagnostics.run.leavings import Leavings
+from vitald.diagnostics.schedule import MAX_RETRIES
+from vitald.model import Position
+from vitald.model.diagnostic import Outcome, Remedy
+
+__all__ = ["quick"]
+
+# It ignores SIGTERM, and says when it does.
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); input()"
+
+
+async def cut_in_the_middle(after: Position | None = None) -> Position:
+    """What the ledger has when the daemon is killed while a level 3 run is under way."""
+    async with House(after=after).open() as house:
+        house.programs.ends = False
+        house.manager.request_run(ask(3))
+        await until_async(lambda: house.programs.runs, "its program")
+        return house.position
+
+
+def rebooted(position: Position) -> Position:
+    return replace(position, boot_id="before")
+
+
+def begun(position: Position) -> object:
+    return json.loads(position.cursor)["begun"]
+
+
+def test_the_program_starts_once_the_ledger_has_its_run() -> None:
+    async def work() -> None:
+        async with House().open() as house:
+            house.programs.ends = False
+            house.ledger_open.clear()
+            run = house.manager.request_run(ask(2))
+            await until_async(lambda: begun(house.position), "what is handed in")
+            await asyncio.sleep(0.05)
+            assert house.programs.runs == []
+            house.ledger_open.set()
+            await until_async(lambda: house.programs.runs, "its program")
+            batches = [batch for batch in house.batches if batch.position == house.position]
+            assert any(batch.durable for batch in batches)
+            house.programs.end()
+            assert (await house.ended(run)).report == PASSED
+            assert begun(house.position) is None
+
+    told(work)
+
+
+def test_a_ledger_that_cannot_be_written_holds_up_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_MAX_STORE_S", 0.01)
+
+    async def work() -> None:
+        async with House().open() as house:
+            house.ledger_open.clear()
+            house.manager.request_run(ask(2))
+            await until_async(lambda: house.programs.runs, "its program")
+            house.ledger_open.set()
+
+    told(work)
+
+
+def test_a_run_that_passes_as_always_is_not_taken_for_one_that_goes_on() -> None:
+    """A check of the site whose result is not stored."""
+
+    async def work() -> None:
+        check = Tested(name="site", levels=(0,), periods={0: 3600.0})
+        async with House(check).open() as house:
+            await until_async(lambda: house.counted, "its run")
+            await until_async(lambda: begun(house.position) is None, "its end")
+
+    settled_after_boot(work)
+
+
+def test_what_a_crash_of_the_daemon_cut_is_recorded_and_owed() -> None:
+    async def work() -> None:
+        left = await cut_in_the_middle()
+        async with House(after=left).open() as house:
+            await until_async(lambda: house.runs, "its record")
+            (run,) = house.runs
+            assert (run.id, run.ask) == (json.loads(left.cursor)["begun"]["id"], ask(3))
+            assert (run.report.outcome, run.report.remedy) == (Outcome.INCONCLUSIVE, Remedy.RETRY)
+            assert run.report.reason == "interrupted: vitald was killed or crashed while it ran"
+            assert run.ended >= run.began == json.loads(left.cursor)["begun"]["began"]
+            assert [event.code for event in house.told] == ["diagnostic/ran"]
+            (owed,) = house.manager.active
+            assert owed.id == f"{run.id}.2"
+            assert begun(house.position) is None
+
+    told(work)
+
+
+def test_a_run_in_which_the_node_goes_down_each_time_is_given_up() -> None:
+    async def work() -> None:
+        left, reasons = rebooted(await cut_in_the_middle()), set[str]()
+        for attempt in range(MAX_RETRIES):
+            async with House(after=left).open() as house:
+                await until_async(lambda: house.runs, "its record")
+                reasons |= {run.report.reason for run in house.runs}
+                assert [run.id.partition(".")[0] for run in house.manager.active] == [
+                    house.runs[0].id.partition(".")[0]
+                ], attempt
+                left = house.position
+            left = rebooted(await cut_in_the_middle(left))
+        async with House(after=left).open() as house:
+            await until_async(lambda: house.runs, "its record")
+            assert house.manager.active == ()
+        assert reasons == {"interrupted: the node went down while it ran"}
+        assert "diagnostic/not_run" in house.codes
+
+    told(work)
+
+
+def test_processes_that_ignore_sigterm_are_killed_and_nothing_starts_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leavings, "_GRACE_S", float("inf"))
+
+    async def work() -> None:
+        left = await cut_in_the_middle()
+        marker = json.loads(left.cursor)["begun"]["marker"]
+        with deaf(marker) as process:
+            async with House(after=left).open() as house:
+                waiting = house.manager.request_run(ask(1))
+                await until_async(lambda: house.manager.active[0].waits_for, "its reason")
+                waits_for = house.manager.active[0].waits_for
+                assert waits_for.startswith("the end of an earlier diagnostic: python3")
+                assert waits_for.endswith(f" (pid {process.pid})")
+                assert house.manager.blocked == waits_for
+                monkeypatch.setattr(leavings, "_GRACE_S", 0.0)
+                assert (await house.ended(waiting)).report == PASSED
+            assert not Path(f"/proc/{process.pid}").exists()
+
+    told(work)
+
+
+def test_processes_of_a_boot_before_this_one_are_not_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leavings, "_GRACE_S", 0.0)
+
+    async def work() -> None:
+        left = await cut_in_the_middle()
+        with deaf(json.loads(left.cursor)["begun"]["marker"]) as process:
+            async with House(after=rebooted(left)).open() as house:
+                assert (await house.ended(house.manager.request_run(ask(1)))).report == PASSED
+            assert process.poll() is None
+            process.kill()
+
+    told(work)
+
+
+def deaf(marker: str) -> subprocess.Popen[bytes]:
+    """A process with a marker, which ignores SIGTERM."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", DEAF],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"VITALD_RUN": marker},
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"1\n"
+    return process
+
+
+def test_a_marker_finds_only_its_own_processes() -> None:
+    with deaf("one") as mine, deaf("another") as other:
+        assert [process.pid for process in Leavings("one").end_processes()] == [mine.pid]
+        mine.kill()
+        until(lambda: mine.poll() is not None, "its end")
+        assert other.poll() is None
+        other.kill()
