@@ -154,12 +154,12 @@ class Usage:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         voluntary = involuntary = 0
         for task in Path(f"/proc/{pid}/task").iterdir():
+            try:
+                status = (task / "status").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # the thread has ended since it was listed
             switches = dict(
-                re.findall(
-                    r"^(voluntary|nonvoluntary)_ctxt_switches:\s+(\d+)",
-                    (task / "status").read_text(),
-                    re.M,
-                )
+                re.findall(r"^(voluntary|nonvoluntary)_ctxt_switches:\s+(\d+)", status, re.M)
             )
             voluntary += int(switches["voluntary"])
             involuntary += int(switches["nonvoluntary"])
