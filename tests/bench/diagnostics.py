@@ -44,7 +44,7 @@ from vitald import catalog
 from vitald.diagnostics.dcgm import reading
 from vitald.diagnostics.dcgm.meanings import Meanings
 from vitald.diagnostics.idle.detector import IdleContext, IdleDetector
-from vitald.diagnostics.run.process import find_leftovers
+from vitald.diagnostics.run.leftovers import find_leftovers
 from vitald.simulator.node import SimulatedNode
 
 PROLOGS, LOOKS, READS, STARTS, JOBS, RUNS = 100, 40, 100, 10, 10, 20

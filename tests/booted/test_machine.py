@@ -284,7 +284,7 @@ def test_killed_during_a_diagnostic(machine: Machine, service: Service) -> None:
         lambda: "interrupted: vitald was killed" in service.vitald("diag", "show", "last").stdout,
         "its record",
     )
-    assert "diagnostic_leavings_ended" not in service.log()
+    assert "diagnostic_leftovers_ending" not in service.log()
     service.configure("")
     machine.run("systemctl", "reload", "vitald")
 

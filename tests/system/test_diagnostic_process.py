@@ -31,7 +31,8 @@ from tests.waiting import WAIT_S, until, until_async
 from vitald.diagnostics.check import MAX_BYTES, Command, Output, ProgramEnd
 from vitald.diagnostics.run import descendants, process
 from vitald.diagnostics.run.descendants import is_running
-from vitald.diagnostics.run.process import Programs, find_leftovers
+from vitald.diagnostics.run.leftovers import find_leftovers
+from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.run.start import Started, start_program
 
 TOKEN = f"TOKEN={secrets.token_hex(8)}"  # in the environment of all that these tests start

@@ -341,7 +341,7 @@ def test_a_run_that_the_daemons_death_cut_is_recorded_and_its_processes_are_ende
     [owed] = cast("list[Json]", state(node)["going"])
     assert owed["id"] == f"{cut}.2" and "interrupted" in str(owed["waitsFor"])
     assert f"dcgm level 2: inconclusive: {over['why']}" in [one["raw"] for one in node.events()]
-    assert node.said("diagnostic_leavings_ended")
+    assert node.said("diagnostic_leftovers_ending")
     node.restart()
     assert node.get(f"/v1/diagnostics/runs/{cut}") == over
     assert [one["id"] for one in cast("list[Json]", state(node)["going"])] == [owed["id"]]

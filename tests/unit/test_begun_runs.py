@@ -14,8 +14,9 @@ import pytest
 from tests.unit.diagnostics_house import PASSED, House, Tested, ask, quick, settled_after_boot, told
 from tests.waiting import until, until_async
 from vitald.diagnostics import source
-from vitald.diagnostics.run import leavings
-from vitald.diagnostics.run.leavings import Leavings
+from vitald.diagnostics.run import leftovers
+from vitald.diagnostics.run.descendants import Process
+from vitald.diagnostics.run.leftovers import InterruptedRun
 from vitald.diagnostics.schedule import MAX_RETRIES
 from vitald.model import Position
 from vitald.model.diagnostic import Outcome, Remedy
@@ -43,7 +44,9 @@ def begun(position: Position) -> object:
     return json.loads(position.cursor)["begun"]
 
 
-def test_the_program_starts_once_the_ledger_has_its_run() -> None:
+def test_the_program_starts_once_the_ledger_has_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_MAX_STORE_S", 3600.0)
+
     async def work() -> None:
         async with House().open() as house:
             house.programs.ends = False
@@ -63,7 +66,9 @@ def test_the_program_starts_once_the_ledger_has_its_run() -> None:
     told(work)
 
 
-def test_a_ledger_that_cannot_be_written_holds_up_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_cannot_be_written_holds_up_no_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(source, "_MAX_STORE_S", 0.01)
 
     async def work() -> None:
@@ -71,6 +76,7 @@ def test_a_ledger_that_cannot_be_written_holds_up_no_run(monkeypatch: pytest.Mon
             house.ledger_open.clear()
             house.manager.request_run(ask(2))
             await until_async(lambda: house.programs.runs, "its program")
+            assert "diagnostics_not_stored" in capsys.readouterr().out
             house.ledger_open.set()
 
     told(work)
@@ -121,7 +127,7 @@ def test_a_run_in_which_the_node_goes_down_each_time_is_given_up() -> None:
         async with House(after=left).open() as house:
             await until_async(lambda: house.runs, "its record")
             assert house.manager.active == ()
-        assert reasons == {"interrupted: the node went down while it ran"}
+        assert reasons == {"interrupted: the node or vitald went down while it ran"}
         assert "diagnostic/not_run" in house.codes
 
     told(work)
@@ -130,7 +136,7 @@ def test_a_run_in_which_the_node_goes_down_each_time_is_given_up() -> None:
 def test_processes_that_ignore_sigterm_are_killed_and_nothing_starts_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leavings, "_GRACE_S", float("inf"))
+    monkeypatch.setattr(leftovers, "_GRACE_S", float("inf"))
 
     async def work() -> None:
         left = await cut_in_the_middle()
@@ -143,9 +149,27 @@ def test_processes_that_ignore_sigterm_are_killed_and_nothing_starts_before(
                 assert waits_for.startswith("the end of an earlier diagnostic: python3")
                 assert waits_for.endswith(f" (pid {process.pid})")
                 assert house.manager.blocked == waits_for
-                monkeypatch.setattr(leavings, "_GRACE_S", 0.0)
+                monkeypatch.setattr(leftovers, "_GRACE_S", 0.0)
                 assert (await house.ended(waiting)).report == PASSED
             assert not Path(f"/proc/{process.pid}").exists()
+
+    told(work)
+
+
+def test_nothing_starts_while_it_is_not_known_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: InterruptedRun) -> list[Process]:
+        raise OSError("processes cannot be listed")
+
+    monkeypatch.setattr(InterruptedRun, "end_processes", fail)
+
+    async def work() -> None:
+        async with House(after=await cut_in_the_middle()).open() as house:
+            waiting = house.manager.request_run(ask(1))
+            await until_async(lambda: house.manager.active[0].waits_for, "its reason")
+            assert "not known: processes cannot be listed" in house.manager.active[0].waits_for
+            assert house.programs.runs == []
+            monkeypatch.setattr(InterruptedRun, "end_processes", lambda _: [])
+            assert (await house.ended(waiting)).report == PASSED
 
     told(work)
 
@@ -153,7 +177,7 @@ def test_processes_that_ignore_sigterm_are_killed_and_nothing_starts_before(
 def test_processes_of_a_boot_before_this_one_are_not_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leavings, "_GRACE_S", 0.0)
+    monkeypatch.setattr(leftovers, "_GRACE_S", 0.0)
 
     async def work() -> None:
         left = await cut_in_the_middle()
@@ -180,7 +204,7 @@ def deaf(marker: str) -> subprocess.Popen[bytes]:
 
 def test_a_marker_finds_only_its_own_processes() -> None:
     with deaf("one") as mine, deaf("another") as other:
-        assert [process.pid for process in Leavings("one").end_processes()] == [mine.pid]
+        assert [process.pid for process in InterruptedRun("one").end_processes()] == [mine.pid]
         mine.kill()
         until(lambda: mine.poll() is not None, "its end")
         assert other.poll() is None

@@ -200,7 +200,7 @@ def test_a_request_that_is_not_stored_in_time_is_logged(
             house.manager.request_run(FAILED_JOB)
             await house.manager.store_requests()
             house.ledger_open.set()
-        assert "request_not_stored" in capsys.readouterr().out
+        assert "diagnostics_not_stored" in capsys.readouterr().out
 
     told(work)
 

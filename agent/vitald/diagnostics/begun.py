@@ -1,6 +1,6 @@
 """
 The run that has begun, as it is kept in the ledger before its program starts: what was cut by a
-crash is recorded at the next start, and the processes that are left of it are found.
+crash is recorded at the next start, and the processes that it has left are found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BegunRun:
 
     def make_interrupted_run(self, now: float, *, rebooted: bool) -> Run:
         """The run as it is recorded by the next daemon. `rebooted`: since it began."""
-        cause = "the node went down" if rebooted else "vitald was killed or crashed"
+        cause = "the node or vitald went down" if rebooted else "vitald was killed or crashed"
         report = Report(
             outcome=Outcome.INCONCLUSIVE,
             reason=f"interrupted: {cause} while it ran",

@@ -15,9 +15,7 @@ from pathlib import Path
 from vitald.diagnostics.idle.detector import IdleContext, IdleDetector, Use
 from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.problem_log import ProblemLog
-from vitald.diagnostics.run.descendants import Process
-from vitald.diagnostics.run.leavings import Leavings
-from vitald.diagnostics.run.process import find_leftovers
+from vitald.diagnostics.run.leftovers import InterruptedRun, find_leftovers
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 _DRIVER_TIMEOUT_S = 2.0
@@ -26,7 +24,7 @@ _DETECTOR_TIMEOUT_S = 5.0
 _EXPECTED_JOB_S = 60.0  # by then a job that began is in the node's state
 _RELEASE_S = 12.0  # by then an announced release has begun, or has failed
 _PROBLEM = "idle_not_known"
-_LEAVINGS_PROBLEM = "leavings_not_ended"
+_LEFTOVERS_PROBLEM = "leftovers_not_known"
 
 
 class ComputeUsers:
@@ -77,8 +75,8 @@ class DeviceAccess:
         # Jobs that began and may not be in the node's state yet, with the time of their begin.
         self._expected_jobs: dict[str, float] = {}
         self._release_announced_at = -_RELEASE_S
-        self._leavings: Leavings | None = None
-        self._left: list[Process] = []  # of them, at the last sweep
+        self._interrupted: InterruptedRun | None = None
+        self._leftovers: tuple[str, ...] = ()  # of it, as of the last sweep
 
     def close(self) -> None:
         self._detector_thread.close()
@@ -116,24 +114,26 @@ class DeviceAccess:
         released = self.describe_release()
         return f"the end of the release: {released}" if released else ""
 
-    def adopt_leavings(self, marker: str) -> None:
-        """Takes on what is left of a run that an earlier daemon began."""
-        self._leavings = Leavings(marker)
+    def end_interrupted_run(self, marker: str) -> None:
+        """From now on, `end_leftovers` ends what is left of the run with this marker."""
+        self._interrupted = InterruptedRun(marker)
 
-    async def sweep_leavings(self) -> None:
-        """Signals what is left of that run, until nothing is."""
-        if self._leavings is None:
+    async def end_leftovers(self) -> None:
+        """Signals what an interrupted run has left; to be called again and again."""
+        if self._interrupted is None:
             return
         try:
-            self._left = await self._detector_thread.call(
-                self._leavings.end_processes, _DETECTOR_TIMEOUT_S
+            living = await self._detector_thread.call(
+                self._interrupted.end_processes, _DETECTOR_TIMEOUT_S
             )
-        except (ThreadStuck, OSError) as error:
-            effect = "what an interrupted run left may go on; recovery waits if it uses devices"
-            self._problems.report_problem(_LEAVINGS_PROBLEM, error, effect)
-            self._left = []
-        if not self._left:
-            self._leavings = None
+        except (ThreadStuck, OSError) as error:  # nothing starts while it is not known
+            self._problems.report_problem(_LEFTOVERS_PROBLEM, error, "all diagnostics wait")
+            self._leftovers = (f"not known: {error}",)
+            return
+        self._problems.clear_problem(_LEFTOVERS_PROBLEM)
+        self._leftovers = tuple(map(str, living))
+        if not living:
+            self._interrupted = None
 
     async def find_leftovers(self) -> str:
         """Processes of an earlier run that prevent any start; "" if there are none."""
@@ -141,7 +141,7 @@ class DeviceAccess:
             left = await self._worker_thread.call(partial(find_leftovers, self._procfs))
         except (ThreadStuck, OSError) as error:
             return f"a look at the processes: {error}"
-        left = (*map(str, self._left), *left)
+        left = (*self._leftovers, *left)
         return f"the end of an earlier diagnostic: {', '.join(left[:3])}" if left else ""
 
     async def find_users(self, *, testing: bool) -> tuple[Use, ...]:

@@ -61,13 +61,13 @@ class RunDispatcher:
             or self._obstacle
         )
 
-    def adopt_leavings(self, marker: str) -> None:
+    def end_interrupted_run(self, marker: str) -> None:
         """What is left of the run with this marker is ended before anything starts."""
-        self._access.adopt_leavings(marker)
+        self._access.end_interrupted_run(marker)
 
     async def start_next_run(self) -> None:
         """Starts the first queued run that may start, unless one is active."""
-        await self._access.sweep_leavings()
+        await self._access.end_leftovers()
         if self._runner.active is None and self._queue.queued:
             await self._start_first_ready()
         if not self._queue.queued:

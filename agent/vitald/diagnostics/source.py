@@ -120,7 +120,8 @@ class DiagnosticSource:
             await handed_in
             await self._stored()
         if limit.cancelled_caught:
-            log.warning("request_not_stored", effect="it is lost if vitald is killed now")
+            effect = "requests, and the run that begins, leave no record if vitald is killed now"
+            log.warning("diagnostics_not_stored", effect=effect)
 
     def take_pending_batches(self) -> list[Batch]:
         """Runs that ended and were not handed in yet: for the daemon's stop, when the source is not
@@ -157,7 +158,7 @@ class DiagnosticSource:
         repeated without limit.
         """
         if not rebooted:
-            self._dispatcher.adopt_leavings(begun.marker)
+            self._dispatcher.end_interrupted_run(begun.marker)
         run = begun.make_interrupted_run(time.time(), rebooted=rebooted)
         self._results.record_run(run, cut=not rebooted)
 

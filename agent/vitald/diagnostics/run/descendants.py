@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,6 @@ _BECOMES_S = 0.25
 _BECOMES_AGAIN_S = 0.001
 _DEAD = "ZX"
 _STUCK = "D"
-_FIRST_USER = 1000  # of people; those below are services (login.defs(5), UID_MIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,24 +173,6 @@ class Descendants:
                 os.waitpid(process.pid, os.WNOHANG)
 
 
-def find_leftovers(
-    procfs: Path = Path("/proc"), names: Sequence[str] = ("nvvs",)
-) -> tuple[str, ...]:
-    """Diagnostics that go on without who started them, by the names of their programs: `nvvs (pid
-    4711)`.
-
-    DCGM's runs under its engine, and outlives a client that was killed. Whatever an ordinary user
-    calls by that name is none. Raises OSError where processes cannot be listed.
-    """
-    named = (
-        process
-        for process in list_processes(procfs)
-        if not process.is_dead
-        and (process.name in names or _read_program_name(procfs, process.pid) in names)
-    )
-    return tuple(str(process) for process in named if _is_systems(procfs, process.pid))
-
-
 def is_running(process: Process, procfs: Path = Path("/proc")) -> bool:
     """Whether it has not ended since it was seen."""
     found = _read_process(procfs, process.pid)
@@ -242,20 +223,3 @@ def _read_environment(procfs: Path, pid: int) -> list[bytes]:
             return file.read(_ENVIRON_BYTES).split(b"\0")
     except OSError:
         return []
-
-
-def _is_systems(procfs: Path, pid: int) -> bool:
-    """Whether it is root's, a service's or our own."""
-    try:
-        uid = (procfs / str(pid)).stat().st_uid
-    except OSError:
-        return False
-    return uid < _FIRST_USER or uid == os.geteuid()
-
-
-def _read_program_name(procfs: Path, pid: int) -> str:
-    """The name of the file that it runs; empty where that may not be known."""
-    try:
-        return Path(f"{procfs}/{pid}/exe").readlink().name.removesuffix(" (deleted)")
-    except OSError:
-        return ""

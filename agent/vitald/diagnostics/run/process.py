@@ -2,7 +2,7 @@
 Runs a program with a deadline, and ends it together with everything that it started.
 
 Processes that others started on its behalf, such as DCGM's engine, are not covered:
-`find_leftovers` finds those.
+`leftovers.find_leftovers` finds those.
 
 SIGTERM comes first, since `dcgmi` then makes the engine stop its tests; SIGKILL follows after a
 grace period. Child processes left behind are ended too, also after a normal exit. The program is
@@ -26,12 +26,10 @@ import anyio
 
 from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Command, Output, ProgramEnd
-from vitald.diagnostics.run.descendants import Process, find_leftovers
+from vitald.diagnostics.run.descendants import Process
 from vitald.diagnostics.run.start import NotStarted, Started, start_program
 from vitald.text import join_first
 from vitald.worker_thread import ThreadStuck, WorkerThread
-
-__all__ = ["Programs", "find_leftovers"]
 
 _START_S = 10.0  # a disk that does not answer
 _LEFT_S = 1.0  # for a child that was left behind, between SIGTERM and SIGKILL
