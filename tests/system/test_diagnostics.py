@@ -342,6 +342,8 @@ def test_a_run_that_the_daemons_death_cut_is_recorded_and_its_processes_are_ende
     assert owed["id"] == f"{cut}.2" and "interrupted" in str(owed["waitsFor"])
     assert f"dcgm level 2: inconclusive: {over['why']}" in [one["raw"] for one in node.events()]
     assert node.said("diagnostic_leftovers_ending")
+    shown = node.cli("diag", "show", cut).stdout
+    assert "no exit code" in shown and "started" not in shown
     node.restart()
     assert node.get(f"/v1/diagnostics/runs/{cut}") == over
     assert [one["id"] for one in cast("list[Json]", state(node)["going"])] == [owed["id"]]

@@ -156,7 +156,7 @@ class Run:
     began: float
     ended: float
     report: Report
-    # None if no program was started; negative: the signal that ended it
+    # None if no program was started, or its end is not known; negative: the signal that ended it
     exit_code: int | None = None
     command: str = ""
     preempted: str = ""  # the work that it made room for

@@ -281,5 +281,5 @@ def _format_footer(run: schema.DiagnosticRunInFull) -> Iterator[str]:
 
 def _describe_end(exit_code: int | None) -> str:
     if exit_code is None:
-        return "no program was started"
+        return "no exit code"  # none was started, or its end is not known
     return f"exit code {exit_code}" if exit_code >= 0 else f"ended by signal {-exit_code}"
