@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ from tests.unit.diagnostics_house import PASSED, House, Tested, ask, quick, sett
 from tests.waiting import until, until_async
 from vitald.diagnostics import source
 from vitald.diagnostics.run import leftovers
-from vitald.diagnostics.run.descendants import Process
+from vitald.diagnostics.run.descendants import Descendants, Process
 from vitald.diagnostics.run.leftovers import InterruptedRun
 from vitald.diagnostics.schedule import MAX_RETRIES
 from vitald.model import Position
@@ -200,6 +201,18 @@ def deaf(marker: str) -> subprocess.Popen[bytes]:
     )
     assert process.stdout is not None and process.stdout.readline() == b"1\n"
     return process
+
+
+def test_a_marker_finds_processes_of_a_session_begun_outside_the_container(tmp_path: Path) -> None:
+    """As after `docker exec`: /proc shows such a session as 0, as it does for kernel threads."""
+    (tmp_path / "self").symlink_to(str(os.getpid()))
+    for pid, flags in ((71, 0x00400000), (72, 0x00200040)):
+        (tmp_path / str(pid)).mkdir()
+        fields = ["S", "0", "0", "0", "0", "-1", str(flags), *["0"] * 12, "500"]
+        (tmp_path / f"{pid}/stat").write_text(f"{pid} (nvvs) {' '.join(fields)}")
+        (tmp_path / f"{pid}/environ").write_bytes(b"VITALD_RUN=one\0")
+    living = Descendants(None, "one", tmp_path).sweep_processes()
+    assert [process.pid for process in living] == [71]
 
 
 def test_a_marker_finds_only_its_own_processes() -> None:

@@ -30,6 +30,7 @@ _BECOMES_S = 0.25
 _BECOMES_AGAIN_S = 0.001
 _DEAD = "ZX"
 _STUCK = "D"
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's linux/sched.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Process:
     state: str = ""
     parent: int = 0
     group: int = 0
-    session: int = 0
+    session: int = 0  # 0 also where a container's process is in a session begun outside
+    flags: int = 0
     started: int = -1
 
     def __str__(self) -> str:
@@ -140,8 +142,8 @@ class Descendants:
         """
         found = {}
         until = time.monotonic() + _BECOMES_S
-        # Session 0 holds the kernel's own threads.
-        unread = [process for process in others if not process.is_dead and process.session != 0]
+        # Kernel threads never have one.
+        unread = [one for one in others if not (one.is_dead or one.flags & _KERNEL_THREAD)]
         while True:
             bare = []
             for process in unread:
@@ -206,7 +208,7 @@ def _read_process(procfs: Path, pid: int) -> Process | None:
         finally:
             os.close(fd)
         words = tail.split()
-        numbers = [int(words[at]) for at in (1, 2, 3, 19)]
+        numbers = [int(words[at]) for at in (1, 2, 3, 6, 19)]
         return Process(
             pid, head.partition(b"(")[2].decode(errors="replace"), words[0].decode(), *numbers
         )
