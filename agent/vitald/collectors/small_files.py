@@ -21,6 +21,7 @@ from vitald.text import replace_unprintable
 
 T = TypeVar("T")
 
+KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h, in the flags of /proc/PID/stat
 _PAGE = 4096  # an attribute of sysfs is no longer, and comes whole
 _MAX_CHARACTERS = 512  # characters of a text that a device gives
 _MAX_BYTES = 65536  # bytes; some files of procfs are longer

@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 
 from vitald.collectors.collector import PolledDevice
-from vitald.collectors.small_files import Files, RawReadings, read_text
+from vitald.collectors.small_files import KERNEL_THREAD, Files, RawReadings, read_text
 from vitald.model import Component, ComponentKind
 from vitald.text import join_first, replace_unprintable
 
@@ -40,7 +40,6 @@ _DRIVERS = {
 OTHER = "other"
 _MIN_LOAD = 0.5  # a task that has waited for 42 s adds this much to the one-minute load
 _MAX_READ = 128  # processes in one poll, besides those found waiting before
-_KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 _WAITING = "D"
 _LIMITS = (("threads", "sys/kernel/threads-max"), ("pids", "sys/kernel/pid_max"))
 _MAX_NAMED = 3
@@ -142,7 +141,7 @@ class StuckProcesses:
         try:
             head, _, tail = read_text(f"{folder}/stat").rpartition(")")
             words = tail.split()
-            if int(words[6]) & _KERNEL_THREAD:
+            if int(words[6]) & KERNEL_THREAD:
                 self._threads[pid] = self._inodes.get(pid, 0)
                 return None
             if words[0] != _WAITING:

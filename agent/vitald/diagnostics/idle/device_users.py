@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
-from vitald.collectors.small_files import list_names, presentable, read_text
+from vitald.collectors.small_files import KERNEL_THREAD, list_names, presentable, read_text
 from vitald.diagnostics.idle.harmless import RunningProgram
 from vitald.text import count_noun, join_first
 
@@ -38,7 +38,6 @@ _STEP = re.compile(r"slurmstepd: \[([0-9]+)")
 _KEEPER = "infinity"
 
 _INIT = 1
-_KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 _EXITING = 0x00000004  # PF_EXITING
 _SIGKILL = 1 << 8  # in the mask of pending signals
 _HOST_PIDS = "pid:[4026531836]"  # the first namespace of processes always has this number
@@ -173,7 +172,7 @@ class ProcessTable:
                 state=words[0],
                 parent=int(words[1]),
                 threads=int(words[17]),
-                kernel=bool(flags & _KERNEL_THREAD),
+                kernel=bool(flags & KERNEL_THREAD),
                 killed=bool(flags & _EXITING or pending & _SIGKILL),
             )
         return None

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.collectors.small_files import presentable
+from vitald.collectors.small_files import KERNEL_THREAD, presentable
 
 MARKER = "VITALD_RUN"
 _ENVIRON_BYTES = 1024 * 1024
@@ -30,7 +30,6 @@ _BECOMES_S = 0.25
 _BECOMES_AGAIN_S = 0.001
 _DEAD = "ZX"
 _STUCK = "D"
-_KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's linux/sched.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class Descendants:
         found = {}
         until = time.monotonic() + _BECOMES_S
         # Kernel threads never have one.
-        unread = [one for one in others if not (one.is_dead or one.flags & _KERNEL_THREAD)]
+        unread = [one for one in others if not (one.is_dead or one.flags & KERNEL_THREAD)]
         while True:
             bare = []
             for process in unread:
