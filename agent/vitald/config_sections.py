@@ -21,6 +21,7 @@ from vitald.settings import (
     read_program,
     setting,
 )
+from vitald.slurm.settings import UNKNOWN_CHOICES
 
 
 # How a value is read: from what TOML gives to what the code uses. Each raises ValueError.
@@ -140,7 +141,7 @@ class SlurmSettings:
 
     unknown: str = setting(
         "allow",
-        one_of("allow", "refuse"),
+        one_of(*UNKNOWN_CHOICES),
         "Jobs on a node whose state is unknown, for example while vitald is stopped.",
     )
     level_1_age_s: float = setting(
@@ -152,7 +153,7 @@ class SlurmSettings:
     budget_s: float = setting(
         tomlfile.parse_duration("2s"),
         tomlfile.parse_duration,
-        "The prolog takes no longer than this.",
+        "The prolog takes no longer than this. Nor does the epilog, and at most 2 s.",
     )
     level_2_after_failure: bool = setting(
         True,

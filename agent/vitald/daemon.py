@@ -57,6 +57,7 @@ from vitald.ledger import (
 )
 from vitald.metrics import exporter
 from vitald.metrics.diagnostics import RunTally
+from vitald.metrics.slurm import UnknownJobs
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
 from vitald.paths import Paths, is_root
 from vitald.server.app import Api, Routes
@@ -137,6 +138,7 @@ class Daemon:
             lambda: self.config.recovery,
             self.past_read,
         )
+        self.unknown_jobs = UnknownJobs(lambda: self.config.slurm.record, self.reader)
         self.api = _build_api(self)
         self.collector = _build_metrics(self)
 
@@ -167,6 +169,7 @@ class Daemon:
                     self.housekeeping.run,
                     self.reload.run,
                     self.recovery.run,
+                    self.unknown_jobs.run,
                     self.diagnostics.idle_monitor.run,
                 ):
                     tasks.start_soon(work)
@@ -420,6 +423,7 @@ def _build_metrics(daemon: Daemon) -> exporter.NodeStateCollector:
         diagnostics=daemon.diagnostics,
         tally=daemon.run_tally,
         recovery=daemon.recovery,
+        unknown_jobs=daemon.unknown_jobs,
     )
 
 

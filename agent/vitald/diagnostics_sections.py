@@ -102,7 +102,8 @@ class Dcgm:
     deadline_1_s: float = setting(
         tomlfile.parse_duration("5m"),
         tomlfile.parse_duration,
-        "A level 1 run that takes longer is ended.",
+        "A level 1 run that takes longer is ended. dcgmi has 60 s to stop its tests then, before it"
+        " is killed.",
     )
     deadline_2_s: float = setting(
         tomlfile.parse_duration("30m"), tomlfile.parse_duration, "The same of level 2."

@@ -85,6 +85,18 @@ def test_full_disk(small: tuple[Node, Disk]) -> None:
     assert node.findings() == before
 
 
+@pytest.mark.core
+def test_a_full_disk_is_known_from_the_start(small: tuple[Node, Disk]) -> None:
+    """Not only once there is something to store, and after a crash as well."""
+    node, disk = small
+    node.start()
+    disk.fill()
+    node.restart(signal.SIGKILL)
+    until(lambda: "vitald/ledger_failed" in open_codes(node), "the finding")
+    disk.unfill()
+    node.wait(lambda status: status["ledger"]["ok"] and status["status"] == "healthy")
+
+
 def test_stop_with_a_full_disk(small: tuple[Node, Disk]) -> None:
     """What could not be stored is read again from the source: the place in it was not stored
     either.

@@ -198,29 +198,35 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     assert (here.done, here.state.exists()) == ([], False), "and nothing was done"
 
     first = recover(node.config)
-    assert (first["step"], first["outcome"], first["code"]) == ("act", "done", 0)
+    assert (first["step"], first["outcome"], first["code"]) == ("act", "ordered", 0)
     assert here.done == ["drain ", "reboot -f"]
     for _ in range(2):
         second = recover(node.config)
-        assert (second["step"], second["checks"]) == ("refused", ["cause", "budget"])
+        assert (second["step"], second["level"]) == ("refused", "error")
+        assert second["checks"] == ["effect", "cause", "budget"]
         assert "xid/79 of gpu/0000:65:00.0" in str(second["why"])
     assert here.done == ["drain ", "reboot -f"]
 
     shown = json.loads(vitald("recovery", "--json", config=node.config).stdout)
     assert [(one["step"], one["outcome"], one["times"]) for one in shown["decisions"]] == [
         ("refused", "", 2),
-        ("act", "done", 1),
+        ("act", "ordered", 1),
     ]
     assert (shown["budget"]["reboots"]["used"], shown["request"]["id"]) == (1, request.id)
     said = vitald("recovery", config=node.config).stdout
     for part in (
         "recovery automatic",
         "1 of 1 reboots in a day",
-        "refused to reboot the node: it was rebooted for",
+        "refused to reboot the node: a reboot was begun 0 min ago, and the node is still in the",
         "(2 times)",
-        "reboot the node: done",
+        "reboot the node: ordered, and the node is still in the same boot",
     ):
         assert part in said
+    until(
+        lambda: node.metric('vitald_recovery_refused{check="effect"}') == 1,
+        "the refusal to be read",
+    )
+    assert "and the node is still in the same boot" in node.cli("status").stdout
 
     [found] = node.findings()
     assert (
@@ -238,7 +244,7 @@ def test_a_dry_run_does_nothing_where_nothing_is_in_the_way(
     node = begin_requesting(make_node, here)
     dry = vitald("recover", "--dry-run", config=node.config)
     assert (dry.returncode, here.done, here.state.exists()) == (0, [], False)
-    assert recover(node.config)["outcome"] == "done"
+    assert recover(node.config)["outcome"] == "ordered"
     assert here.done == ["reboot -f"]
 
 
@@ -253,7 +259,7 @@ def test_a_crash_does_not_forget_a_reboot(
     assert vitald("recover", config=node.config).returncode == -9
     here.script("reboot", "")
     again = recover(node.config)
-    assert (again["step"], again["checks"]) == ("refused", ["cause", "budget"])
+    assert (again["step"], again["checks"]) == ("refused", ["effect", "cause", "budget"])
     assert (
         here.done == ["drain ", "reboot -f"]
         and "reboot the node: begun" in vitald("recovery", config=node.config).stdout
@@ -275,6 +281,52 @@ def test_a_reboot_that_fails_is_said_and_counted(
     assert recover(node.config)["step"] == "refused"
 
 
+NOT_STARTED = {
+    "missing": ("", "there is no such program"),
+    "without its interpreter": ("#!/nonexistent\n", "cannot be run: No such file or directory"),
+}
+
+
+@pytest.mark.parametrize("how", NOT_STARTED)
+@pytest.mark.parametrize("action", ["reboot", "replace"])
+@pytest.mark.core
+def test_an_action_that_cannot_start_does_not_count(
+    site: Callable[..., Site], make_node: Callable[..., Node], action: str, how: str
+) -> None:
+    """What is known before is refused before the node is drained; the rest is taken back."""
+    here = site()
+    node = quiet(make_node(extra=here.settings + REPLACE_FOR_64), here)
+    node.start()
+    message = {"code": 64, "message": REMAP_FAILED} if action == "replace" else {}
+    node.write(vouched(xid(1, **message)))
+    request_of(node)
+    program, (text, trouble) = here.folder / action, NOT_STARTED[how]
+    if text:
+        program.write_text(text)
+    else:
+        program.unlink()
+    for _ in range(2):
+        decision = recover(node.config)
+        if text:
+            assert (decision["step"], decision["code"]) == ("act", 69)
+            assert decision["outcome"] == f"failed: {program} {trouble}"
+        else:
+            assert (decision["step"], decision["checks"]) == ("refused", ["means"])
+            assert decision["why"] == f"[recovery] {action}: {program}: {trouble}"
+    assert here.done == (["drain ", "drain "] if text else [])
+    here.script(action, "")
+    assert recover(node.config)["outcome"] == "ordered"
+
+
+def test_where_hyperpod_reboots_nodes_root_does_not(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
+    here = site(more="[slurm]\nhyperpod = true")
+    node = begin_requesting(make_node, here)
+    assert recover(node.config)["why"] == "[slurm] hyperpod = true: HyperPod reboots this node"
+    assert here.done == []
+
+
 @pytest.mark.core
 def test_replacement(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
     """It outranks the reboot, and a reboot's budget is not spent for it."""
@@ -283,7 +335,7 @@ def test_replacement(site: Callable[..., Site], make_node: Callable[..., Node]) 
     node.start()
     node.write(vouched(xid(2, pci="0000:9b:00")), vouched(xid(1, code=64, message=REMAP_FAILED)))
     node.wait(lambda status: (status["recovery"]["request"] or {}).get("action") == "replace")
-    assert recover(node.config)["outcome"] == "done"
+    assert recover(node.config)["outcome"] == "ordered"
     assert recover(node.config)["checks"] == ["cause", "budget"]
     assert here.done == ["drain ", "replace "]
 
@@ -339,7 +391,7 @@ def test_what_still_runs_is_waited_for(
     assert recover(node.config)["why"] == "job 4711 of alice still run here"
     assert "reboot -f" not in here.done
     assert node.request("POST", "/v1/jobs", {"event": "end", "job": "4711"})[0] == 200
-    assert recover(node.config)["outcome"] == "done"
+    assert recover(node.config)["outcome"] == "ordered"
     assert here.done[-1] == "reboot -f"
 
 
@@ -368,7 +420,7 @@ def test_a_persons_diagnostic_is_waited_for(
     assert "ticket 4711" in vitald("recovery", config=node.config).stdout
     ends.touch()
     until(lambda: not node.get("/v1/diagnostics")["going"], "its end")
-    assert recover(node.config)["outcome"] == "done"
+    assert recover(node.config)["outcome"] == "ordered"
 
 
 @pytest.mark.core
@@ -396,7 +448,7 @@ def test_a_process_that_nobody_announced_is_waited_for(
     shown = node.cli("status").stdout
     assert re.search(r"waiting at [0-9:]+: python3 \(pid 4711\) has nvidia0 open", shown), shown
     (process / "stat").write_text(f"{stat}256 0\n")
-    assert recover(node.config)["outcome"] == "done"
+    assert recover(node.config)["outcome"] == "ordered"
 
 
 @pytest.mark.core
@@ -407,7 +459,7 @@ def test_a_node_that_was_just_booted_is_left_alone(
     node = begin_requesting(make_node, here)
     assert (recover(node.config)["checks"], here.done) == (["uptime"], [])
     node.configure('min_uptime = "90000d"', 'min_uptime = "off"')
-    assert recover(node.config)["outcome"] == "done"
+    assert recover(node.config)["outcome"] == "ordered"
 
 
 @pytest.mark.parametrize("when", ["before", "while it drains"])
@@ -432,7 +484,7 @@ def test_the_kill_switch(
     here.script("drain", "")
     assert recover(node.config)["checks"] == ["maintenance"]
     here.maintenance.unlink()
-    assert recover(node.config)["outcome"] == "done"
+    assert recover(node.config)["outcome"] == "ordered"
 
 
 # --- a second witness
@@ -504,8 +556,8 @@ def test_what_nobody_confirms_is_left_to_a_person(
         node.status()["rebootConfirmed"] is True
         and "reboot required (confirmed)" in node.cli("status").stdout
     )
-    assert recover(node.config)["outcome"] == "done"
-    assert recover(node.config)["checks"] == ["cause", "budget"]
+    assert recover(node.config)["outcome"] == "ordered"
+    assert recover(node.config)["checks"] == ["effect", "cause", "budget"]
     assert here.done == ["drain ", "reboot -f"]
 
 
@@ -585,7 +637,7 @@ def test_a_sound_request_is_granted(ready: tuple[Node, Site]) -> None:
     """Else all that is refused below would be refused for another reason."""
     node, here = ready
     forge(node, handmade(node))
-    assert recover(node.config)["outcome"] == "done"
+    assert recover(node.config)["outcome"] == "ordered"
     assert here.done == ["drain ", "reboot -f"]
 
 
@@ -792,7 +844,7 @@ def test_what_the_brake_says_is_seen(
     )
 
     let(0)
-    assert recover(node.config)["outcome"] == "done"
+    assert recover(node.config)["outcome"] == "ordered"
     until(
         lambda: 'vitald_recovery_refused{check="brake"}' not in node.metrics(),
         "the refusal to be over",
@@ -927,7 +979,7 @@ def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
         "the node to be free",
     )
     until(lambda: not node.get("/v1/jobs")["running"], "the job's end")
-    assert recover(node.config, **environment)["outcome"] == "done"
+    assert recover(node.config, **environment)["outcome"] == "ordered"
     assert here.done == ["reboot -f", "State=IDLE+DRAIN"]
 
 
@@ -990,5 +1042,5 @@ def test_a_drained_node_of_which_nothing_is_recorded_is_not_rebooted(
     assert (refused["checks"], here.done) == (["node"], [])
     assert f"not the one recorded in {slurm.record}" in str(refused["why"])
     slurm.record.write_text(record)
-    assert recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])["outcome"] == "done"
+    assert recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])["outcome"] == "ordered"
     assert here.done == ["reboot -f"]

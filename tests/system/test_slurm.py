@@ -254,7 +254,7 @@ class Slurm:
         self.update("comment=")
         self.wait_idle()
         self.config.unlink(missing_ok=True)
-        self.record.unlink(missing_ok=True)
+        shutil.rmtree(self.record.parent, ignore_errors=True)
         self.said.write_text("")
 
 
@@ -479,12 +479,21 @@ def test_retiring_resumes_what_vitald_drained(slurm: Slurm, on: Callable[..., No
 
 @pytest.mark.core
 def test_without_vitald_jobs_are_let_through(slurm: Slurm, on: Callable[..., Node]) -> None:
-    on(running=False)
+    node = on(running=False)
     job = slurm.submit("exit 0")
     slurm.wait_job(job, "COMPLETED")
     assert "unknown, and jobs are let through then" in slurm.said.read_text()
     slurm.by_hand("healthcheck")
     assert slurm.known()[:2] == ({"IDLE"}, "")
+    node.start()
+    wait_for_count(node, "allow", 1)
+    wait_for_count(node, "refuse", 0)
+
+
+def wait_for_count(node: Node, choice: str, count: int) -> None:
+    """Of the jobs that began, or were refused, without a verdict."""
+    name = f'vitald_slurm_unknown_jobs_total{{choice="{choice}"}}'
+    until(lambda: node.metric(name) == count, f"{count} jobs to be counted")
 
 
 def test_without_vitald_jobs_are_refused_where_that_is_configured(
@@ -511,6 +520,7 @@ def test_a_daemon_that_does_not_answer_costs_no_more_than_the_budget(
         done = slurm.by_hand("prolog", SLURM_JOB_ID="7")
     assert (done.returncode, "in time" in done.stderr) == (code, True)
     assert slurm.known().held is (unknown == "refuse")
+    wait_for_count(node, unknown, 1)
 
 
 @pytest.mark.parametrize(("unknown", "code"), [("allow", 0), ("refuse", 1)])
@@ -518,7 +528,7 @@ def test_a_broken_installation_is_unknown(
     slurm: Slurm, on: Callable[..., Node], unknown: str, code: int
 ) -> None:
     """A traceback, or no program at all: neither is taken for a refusal."""
-    on(f'unknown = "{unknown}"', running=False)
+    node = on(f'unknown = "{unknown}"', running=False)
     broken = slurm.folder / "broken"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
@@ -548,6 +558,8 @@ def test_a_broken_installation_is_unknown(
                 ).returncode
                 == 0
             )
+    node.start()
+    wait_for_count(node, unknown, 2)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,6 @@ FACTS = Facts(
     scheduler=SchedulerState(drained=True),
     reboots_per_day=1,
     replacements_per_day=1,
-    replaceable=True,
 )
 REPLACE = replace(
     FACTS,
@@ -201,7 +200,8 @@ FAILS: list[tuple[str, Facts, str]] = [
     ("book", replace(FACTS, action_log=None, action_log_trouble="not JSON"), "not JSON"),
     ("book", with_log(done(-120, cause=("node", "x/y"))), "lies in the future"),
     ("book", with_log(replace(done(0), uptime=NOW.uptime + 1)), "lies in the future"),
-    ("cause", with_log(done(3600), reboots_per_day=9), "1.0 h ago"),
+    ("effect", with_log(done(3600, cause=("node", "x/y"))), "begun 1.0 h ago, and the node is"),
+    ("cause", with_log(done(3600, boot="boot-a"), reboots_per_day=9), "1.0 h ago"),
     ("cause", with_log(done(DAY_S - 1, boot="boot-a"), reboots_per_day=9), "once a day"),
     # The wall clock may say what it likes: this boot is not a day old, and what was before it may
     # be younger than a day.
@@ -218,11 +218,14 @@ FAILS: list[tuple[str, Facts, str]] = [
         ),
         "1.0 h ago",
     ),
-    ("budget", with_log(done(60, cause=("node", "other/1"))), "reboots_per_day is 1"),
+    (
+        "budget",
+        with_log(done(60, cause=("node", "other/1"), boot="boot-a")),
+        "reboots_per_day is 1",
+    ),
     ("budget", replace(FACTS, reboots_per_day=0), "0 reboots within a day"),
     ("budget", replace(REPLACE, replacements_per_day=0), "replacements_per_day is 0"),
-    ("means", replace(REPLACE, replaceable=False), "nobody is configured"),
-    ("means", replace(FACTS, other_rebooter="HyperPod reboots this node"), "HyperPod"),
+    ("means", replace(FACTS, method_trouble="HyperPod reboots this node"), "HyperPod"),
     (
         "node",
         replace(FACTS, scheduler=SchedulerState(trouble="scontrol did not answer")),
@@ -270,9 +273,9 @@ def test_one_check_that_fails_is_enough(name: str, facts: Facts, said: str) -> N
     decision = decide(facts)
     assert decision.step is Step.REFUSED
     assert said in dict(decision.reasons)[name], decision
-    assert [one for one, _ in decision.reasons if one not in (name, "cause", "budget")] == [], (
-        "and only that one"
-    )
+    assert [
+        one for one, _ in decision.reasons if one not in (name, "effect", "cause", "budget")
+    ] == [], "and only that one"
 
 
 def test_every_check_has_a_case_here_and_is_documented() -> None:

@@ -18,6 +18,7 @@ from vitald.programs import RECOVERY_PATH
 from vitald.recovery import decision_log, files, programs
 from vitald.recovery.decision import Decision, Step
 from vitald.recovery.files import Untrusted
+from vitald.recovery.report import format_decision
 from vitald.timestamps import format_rfc3339
 
 NOBODY = 65534
@@ -265,6 +266,18 @@ def test_what_a_program_leaves_running_holds_up_nothing(tmp_path: Path) -> None:
 # --- the record
 
 
+def test_whether_a_reboot_has_happened_is_shown() -> None:
+    ordered = {"action": "reboot", "step": "act", "outcome": "ordered", "bootId": "a"}
+    shown = {boot_id: format_decision(ordered, boot_id=boot_id) for boot_id in ("", "a", "b")}
+    assert shown == {
+        "": "reboot the node: ordered",
+        "a": "reboot the node: ordered, and the node is still in the same boot",
+        "b": "reboot the node: ordered, and the node has been booted since",
+    }
+    for other in ({"action": "replace"}, {"outcome": "failed: exit 1"}, {"outcome": ""}):
+        assert "same boot" not in format_decision({**ordered, **other}, boot_id="a")
+
+
 def test_the_same_decision_is_counted_and_the_file_stays_small(tmp_path: Path) -> None:
     refused = Decision(
         step=Step.REFUSED, kind=Repair.REBOOT, reasons=(("budget", "1 within a day"),)
@@ -276,7 +289,7 @@ def test_the_same_decision_is_counted_and_the_file_stays_small(tmp_path: Path) -
     [one] = decision_log.read_records(tmp_path)
     assert (one["times"], one["time"], one["last"]) == (3, format_rfc3339(1.0), format_rfc3339(3.0))
     act = Decision(step=Step.ACT, kind=Repair.REBOOT)
-    for outcome in (decision_log.BEGUN, "done"):
+    for outcome in (decision_log.BEGUN, decision_log.ORDERED):
         decision_log.append_record(
             tmp_path, decision_log.build_record(act, None, "boot-a", 4.0, outcome), 0
         )
@@ -284,7 +297,7 @@ def test_the_same_decision_is_counted_and_the_file_stays_small(tmp_path: Path) -
         (one["step"], one["outcome"], one["times"]) for one in decision_log.read_records(tmp_path)
     ] == [
         ("refused", "", 3),
-        ("act", "done", 1),
+        ("act", "ordered", 1),
     ]
     (tmp_path / decision_log.FILE).write_bytes(
         b"\xff\n[1]\nnull\n" + (tmp_path / decision_log.FILE).read_bytes()

@@ -61,16 +61,18 @@ def test_who_sets_up_slurm_is_told_of_jobs_that_would_stay_held() -> None:
     assert [one for one in files if setting not in (ROOT / one).read_text(encoding="utf-8")] == []
 
 
-def test_asking_loads_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asking_loads_little(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """At every job, on every node: no rules, no server, and scontrol only where something must be
     said.
     """
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_EXIT_CODE2", "0:0")
+    config = tmp_path / "config.toml"
+    config.write_text(f'[slurm]\nrecord = "{tmp_path}/record"')
     daemons = ("vitald.catalog", "vitald.config", "vitald.judge", "vitald.collectors")
     modules = ("asyncio", "sqlite3", "subprocess", "dataclasses")
     for edge in ("prolog", "epilog", "health"):
-        loaded = loaded_by(["slurm", edge, "--socket", "/nonexistent", "--config", "/nonexistent"])
+        loaded = loaded_by(["slurm", edge, "--socket", "/nonexistent", "--config", str(config)])
         assert "vitald.cli.slurm.command" in loaded
         said = () if edge == "health" else ("vitald.slurm.scontrol", "vitald.cli.render")
         assert forbidden(loaded, *daemons, *modules, *said) == [], edge
@@ -83,7 +85,7 @@ def test_a_fault_of_ours_is_said_and_the_configuration_decides(
     said: list[list[str]],
 ) -> None:
     path = tmp_path / "config.toml"
-    path.write_text('[slurm]\nunknown = "refuse"\n')
+    path.write_text(f'[slurm]\nunknown = "refuse"\nrecord = "{tmp_path}/record"\n')
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
     def broken(*_: object, **__: object) -> dict[str, object]:
@@ -151,6 +153,34 @@ TELL, RUN = '/v1/jobs {"event": "begin", "job": "7", "user": ""}', "/v1/diagnost
 def last(seconds_ago: float, took: float = 0.1) -> dict[str, object]:
     moment = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(time.time() - seconds_ago))
     return {"check": "dcgm", "level": 1, "ended": moment, "seconds": took}
+
+
+@pytest.mark.parametrize(
+    ("edge", "budget", "seconds"),
+    [
+        ("prolog", "1s", 0.9),
+        ("prolog", "60s", 59.9),
+        ("epilog", "1s", 0.9),
+        ("epilog", "60s", 1.9),
+        ("health", "1s", 5.0),
+    ],
+)
+def test_how_long_a_daemon_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, edge: str, budget: str, seconds: float
+) -> None:
+    """Jobs wait for a prolog and an epilog: 0.1 s of their budget is what starting them takes."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'[slurm]\nbudget = "{budget}"')
+    left = []
+
+    def act(settings: Settings, daemon: command.DaemonClient) -> int:
+        left.append(daemon.seconds_left)
+        return 0
+
+    monkeypatch.setattr(command, "_EDGES", {edge: act})
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    assert command.run(argparse.Namespace(edge=edge, config=config, socket=None)) == 0
+    assert left == [pytest.approx(seconds)]
 
 
 def test_level_1_before_a_job(monkeypatch: pytest.MonkeyPatch, said: list[list[str]]) -> None:

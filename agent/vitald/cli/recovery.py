@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     class RecoveryState(TypedDict):
         """The output of `vitald recovery --json`. A trouble or a stop is empty if there is none."""
 
+        bootId: str
         mode: str
         drain: str
         replace: str
@@ -122,6 +123,7 @@ def gather_state(config: Config) -> RecoveryState:
     if settings.mode == "automatic":
         unconfirmed, unconfirmed_trouble = _list_unconfirmed(config)
     return {
+        "bootId": now.boot_id,
         "mode": settings.mode,
         "drain": str(settings.drain),
         "replace": str(settings.replace),
@@ -262,7 +264,8 @@ def _show_decisions(state: RecoveryState) -> None:
     decisions, request = state["decisions"], state["request"]
     for number, decision in enumerate(decisions):
         when = render.format_time(decision.get("last"))
-        _print_line("decided" if number == 0 else "", f"{when}  {format_decision(decision)}")
+        text = format_decision(decision, boot_id=state["bootId"])
+        _print_line("decided" if number == 0 else "", f"{when}  {text}")
     if not decisions:
         _print_line("decided", "nothing yet")
     if request is None or (request["ageSeconds"] or 0.0) <= _MAX_UNDECIDED_S:

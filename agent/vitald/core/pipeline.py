@@ -103,7 +103,8 @@ class Pipeline:
         transitions = tuple(self.judge.reload_catalog(catalog, time.time()))
         await self._store_entries(
             [
-                self._evaluator.add_changes(LedgerEntry(transitions=transitions)),
+                # Durable: a ledger that cannot be written is known from the start.
+                self._evaluator.add_changes(LedgerEntry(transitions=transitions, durable=True)),
                 *self._evaluate_ledger_reports(),
             ]
         )

@@ -19,6 +19,7 @@ from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.metrics import daemon, devices, diagnostics, gpus, node, publishers
 from vitald.metrics.diagnostics import RunTally
+from vitald.metrics.slurm import UnknownJobs
 from vitald.metrics.verdict import make_status
 from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.recovery_requester import RecoveryRequester
@@ -42,6 +43,7 @@ class NodeStateCollector(Collector):
         diagnostics: DiagnosticsView,
         tally: RunTally,
         recovery: RecoveryRequester,
+        unknown_jobs: UnknownJobs,
     ) -> None:
         self.node_state = node_state
         self.interpreter = interpreter
@@ -50,6 +52,7 @@ class NodeStateCollector(Collector):
         self.profile = profile
         self.diagnostics = diagnostics
         self.recovery = recovery
+        self.unknown_jobs = unknown_jobs
         self.tally = tally
 
     def collect(self) -> Iterator[Metric]:
@@ -62,6 +65,7 @@ class NodeStateCollector(Collector):
         yield from devices.collect_metrics(state)
         yield from diagnostics.collect_metrics(self.diagnostics, self.tally)
         yield from self.recovery.collect_metrics()
+        yield from self.unknown_jobs.collect_metrics()
         yield from publishers.collect_metrics(state.publishers)
         yield from daemon.collect_sources(state)
         yield from daemon.collect_kernel_log(self.interpreter.counters)

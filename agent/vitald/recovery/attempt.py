@@ -27,7 +27,15 @@ from vitald.model import Repair
 from vitald.recovery import action_log, cluster, decision_log, files, inputs, programs
 from vitald.recovery.action_log import ActionLog, ActionRecord, BootClock, InvalidActionLog
 from vitald.recovery.brake import Brake, create_brake
-from vitald.recovery.decision import DaemonState, Decision, Facts, SchedulerState, Step, decide
+from vitald.recovery.decision import (
+    UNCHANGED,
+    DaemonState,
+    Decision,
+    Facts,
+    SchedulerState,
+    Step,
+    decide,
+)
 from vitald.recovery.report import emit_log_line, format_decision
 from vitald.recovery.request import Request
 from vitald.recovery.scheduler import (
@@ -194,9 +202,6 @@ class RecoveryAttempt:
             if answer.state is not None:
                 users = tuple(self._find_device_users(self._config, answer.state.pid))
         kill_switch = inputs.describe_stop(settings.kill_switch, "kill switch")
-        other_rebooter = ""
-        if self._config.slurm.hyperpod:
-            other_rebooter = "[slurm] hyperpod = true: HyperPod reboots this node"
         facts = Facts(
             now=now,
             automatic=automatic,
@@ -214,10 +219,24 @@ class RecoveryAttempt:
             reboots_per_day=settings.reboots_per_day,
             replacements_per_day=settings.replacements_per_day,
             device_reset=self._config.policy.device_reset,
-            replaceable=settings.replace.word != "none",
-            other_rebooter=other_rebooter,
+            method_trouble=self._find_method_trouble(request.kind) if request is not None else "",
         )
         return facts, context
+
+    def _find_method_trouble(self, kind: Repair) -> str:
+        """Why the action cannot be taken as configured; empty if nothing is known against it."""
+        reboots = kind is Repair.REBOOT
+        if reboots and self._config.slurm.hyperpod:
+            return "[slurm] hyperpod = true: HyperPod reboots this node"
+        method = self._settings.reboot if reboots else self._settings.replace
+        if method.word == "none":
+            return '[recovery] replace is "none": no method is configured'
+        try:
+            if method.argv:
+                programs.find_program(method.argv[0])
+        except programs.NotStarted as error:
+            return f"[recovery] {kind.value}: {error}"
+        return ""
 
     def _read_action_log(self) -> tuple[ActionLog | None, str]:
         log, trouble = inputs.read_action_log(self._settings.state)
@@ -262,15 +281,25 @@ class RecoveryAttempt:
             self._report_decision(refused, request, now)
             return FAILED
         self._report_decision(decision, request, now, decision_log.BEGUN)
-        if request.kind is Repair.REPLACE:
-            scheduler = cluster.create_scheduler(self._settings.replace, self._config)
-            trouble = scheduler.mark_for_replacement(context)
-        else:
-            environment = context.build_environment(get_node_name(self._config))
-            reboot = self._settings.reboot.argv
-            trouble = programs.run_program(reboot, self._settings.deadline_s, environment).trouble
-        self._report_decision(decision, request, now, f"failed: {trouble}" if trouble else "done")
+        try:
+            trouble = self._act(request.kind, context)
+        except programs.NotStarted as error:
+            trouble = str(error)
+            counted = self._write_action_log(log)  # without it: nothing was done
+            if counted:
+                self._emit("error", "recovery_still_counted", why=counted)
+        outcome = f"failed: {trouble}" if trouble else decision_log.ORDERED
+        self._report_decision(decision, request, now, outcome)
         return FAILED if trouble else DONE
+
+    def _act(self, kind: Repair, context: ActionContext) -> str:
+        """Why it failed; empty if it did not. Raises NotStarted."""
+        if kind is Repair.REPLACE:
+            scheduler = cluster.create_scheduler(self._settings.replace, self._config)
+            return scheduler.mark_for_replacement(context)
+        environment = context.build_environment(get_node_name(self._config))
+        reboot = self._settings.reboot.argv
+        return programs.run_program(reboot, self._settings.deadline_s, environment).require_start()
 
     def _record_action(self, request: Request, log: ActionLog, now: BootClock) -> str:
         """Writes the action log with this action, durably. Why that failed; empty if it did not."""
@@ -282,14 +311,18 @@ class RecoveryAttempt:
             uptime=now.uptime,
             boot_id=now.boot_id,
         )
-        path = self._settings.state / action_log.FILE
         try:
-            data = action_log.render_action_log(log.with_entry(entry, now))
-            files.write_durably(path, data, self._reader_group)
-        except OSError as error:
-            return str(error.strerror)
+            return self._write_action_log(log.with_entry(entry, now))
         except InvalidActionLog as error:
             return str(error)
+
+    def _write_action_log(self, log: ActionLog) -> str:
+        """Durably. Why that failed; empty if it did not."""
+        path = self._settings.state / action_log.FILE
+        try:
+            files.write_durably(path, action_log.render_action_log(log), self._reader_group)
+        except OSError as error:
+            return str(error.strerror)
         return ""
 
     def _report_decision(
@@ -317,7 +350,7 @@ class RecoveryAttempt:
 
 
 def _choose_log_level(decision: Decision, outcome: str) -> str:
-    if outcome.startswith("failed"):
+    if outcome.startswith("failed") or UNCHANGED in decision.checks:
         return "error"
     return "notice" if decision.step is Step.REFUSED else "warning"
 

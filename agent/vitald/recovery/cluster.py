@@ -107,7 +107,7 @@ class Program:
     def mark_for_replacement(self, context: ActionContext) -> str:
         return programs.run_program(
             self._argv, self._deadline_s, context.build_environment(self._node)
-        ).trouble
+        ).require_start()
 
     def undo_drain(self, context: ActionContext) -> str:  # noqa: ARG002
         return f"{self._argv[0]} cannot undo what it did"

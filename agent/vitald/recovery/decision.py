@@ -23,6 +23,8 @@ from vitald.recovery.request import FindingRef, Request
 from vitald.text import join_first
 
 MAX_AGE_S = 300.0
+SAME_BOOT = "and the node is still in the same boot"
+UNCHANGED = "effect"  # the name of the check for a reboot that did not happen
 _MAX_LISTED = 3
 
 
@@ -109,8 +111,7 @@ class Facts(Presence):
     reboots_per_day: int
     replacements_per_day: int
     device_reset: bool = False  # the site resets devices itself
-    replaceable: bool = False  # a method of replacement is configured
-    other_rebooter: str = ""  # what reboots this node instead; empty if nothing does
+    method_trouble: str = ""  # why the action cannot be taken as configured
     brake: str = ""  # why not now, beside other nodes; asked only if nothing else is in the way
 
 
@@ -291,6 +292,18 @@ def _check_action_log(facts: Facts) -> str:
     )
 
 
+def _check_effect(facts: Facts) -> str:
+    """A reboot that was begun in this boot has not happened: a second would not help either."""
+    request, action_log = facts.request, facts.action_log
+    if request is None or request.kind is not Repair.REBOOT or action_log is None:
+        return ""
+    for entry in action_log.list_recent(Repair.REBOOT, facts.now):
+        if entry.boot_id == facts.now.boot_id:
+            age = _format_age(entry.measure_age(facts.now))
+            return f"a reboot was begun {age} ago, {SAME_BOOT}: reboot it by hand"
+    return ""
+
+
 def _check_cause(facts: Facts) -> str:
     """One action a day for one cause, whatever other causes there are: if the action did not help
     with it, it will not help now.
@@ -303,7 +316,7 @@ def _check_cause(facts: Facts) -> str:
         if again:
             component, code = again[0]
             is_reboot = entry.kind is Repair.REBOOT
-            done = "it was rebooted" if is_reboot else "it was marked for replacement"
+            done = "a reboot was begun" if is_reboot else "it was marked for replacement"
             age = _format_age(entry.measure_age(facts.now))
             return f"{done} for {code} of {component} {age} ago, and that is done once a day"
     return ""
@@ -324,13 +337,7 @@ def _check_budget(facts: Facts) -> str:
 
 
 def _check_method(facts: Facts) -> str:
-    if facts.request is None:
-        return ""
-    if facts.request.kind is Repair.REBOOT:
-        return facts.other_rebooter
-    if facts.replaceable:
-        return ""
-    return '[recovery] replace is "none": nobody is configured to be told'
+    return facts.method_trouble
 
 
 def _check_scheduler(facts: Facts) -> str:
@@ -358,6 +365,7 @@ CHECKS: Mapping[str, Callable[[Facts], str]] = {
     "released": _check_released,
     "uptime": _check_uptime,
     "book": _check_action_log,
+    UNCHANGED: _check_effect,
     "cause": _check_cause,
     "budget": _check_budget,
     "means": _check_method,

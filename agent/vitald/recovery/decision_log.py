@@ -23,6 +23,7 @@ from vitald.timestamps import format_rfc3339
 Json = dict[str, object]
 FILE = "decisions.jsonl"
 BEGUN = "begun"
+ORDERED = "ordered"  # the program for it ended well; a reboot has an effect only after that
 DELAY = "delay"  # the name of this reason for a wait
 _MAX_RECORDS, _MAX_BYTES, _MAX_FINDINGS = 500, 4 * 1024 * 1024, 8
 # Without `why`, which may contain an age

@@ -25,6 +25,10 @@ _KEPT_VARIABLES = ("SLURM_CONF",)  # the path of Slurm's configuration, which on
 _MAX_MESSAGE = 300
 
 
+class NotStarted(Exception):
+    """A program was not started, so it has done nothing. The text says why."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramResult:
     """How a program ended. `exit_code`: None if it did not run or was killed for its time limit.
@@ -34,6 +38,13 @@ class ProgramResult:
     exit_code: int | None
     output: bytes = b""
     trouble: str = ""
+    started: bool = True
+
+    def require_start(self) -> str:
+        """Its trouble. Raises NotStarted."""
+        if not self.started:
+            raise NotStarted(self.trouble)
+        return self.trouble
 
 
 def clean_environment(given: Mapping[str, str]) -> dict[str, str]:
@@ -43,6 +54,18 @@ def clean_environment(given: Mapping[str, str]) -> dict[str, str]:
         "HOME": "/",
         **{name: given[name] for name in _KEPT_VARIABLES if name in given},
     }
+
+
+def find_program(name: str) -> str:
+    """Its path. Raises NotStarted if there is none, or if others than root may write it."""
+    program = shutil.which(name, path=RECOVERY_PATH)
+    if program is None:
+        raise NotStarted(f"{name}: there is no such program")
+    try:
+        files.check_program(Path(program))
+    except files.Untrusted as error:
+        raise NotStarted(f"not run: {error}") from None
+    return program
 
 
 def run_program(
@@ -55,19 +78,15 @@ def run_program(
     """Runs it until it ends. `variables`: added to its environment; `max_output`: bytes that are
     kept of what it prints, the last ones; `given`: its standard input.
     """
-    environment = clean_environment(os.environ)
-    program = shutil.which(argv[0], path=environment["PATH"])
-    if program is None:
-        return ProgramResult(exit_code=None, trouble=f"{argv[0]}: there is no such program")
     try:
-        files.check_program(Path(program))
-    except files.Untrusted as error:
-        return ProgramResult(exit_code=None, trouble=f"not run: {error}")
+        program = find_program(argv[0])
+    except NotStarted as error:
+        return ProgramResult(exit_code=None, started=False, trouble=str(error))
     with _open_memory_file(given) as stdin, _open_memory_file() as out:
         try:
             process = subprocess.Popen(
                 [program, *argv[1:]],
-                env={**environment, **(variables or {})},
+                env={**clean_environment(os.environ), **(variables or {})},
                 stdin=stdin,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -75,9 +94,8 @@ def run_program(
                 start_new_session=True,
             )
         except OSError as error:
-            return ProgramResult(
-                exit_code=None, trouble=f"{program} cannot be run: {error.strerror}"
-            )
+            trouble = f"{program} cannot be run: {error.strerror}"
+            return ProgramResult(exit_code=None, started=False, trouble=trouble)
         code = _wait_or_kill(process, timeout_s)
         if code is None:
             return ProgramResult(

@@ -7,18 +7,24 @@ import time
 from collections.abc import Mapping
 
 from vitald.log_lines import format_record, is_journal
-from vitald.recovery.decision import Step
+from vitald.model import Repair
+from vitald.recovery.decision import SAME_BOOT, Step
+from vitald.recovery.decision_log import BEGUN, ORDERED
 from vitald.text import escape_unprintable
 from vitald.timestamps import format_rfc3339
 
-_ACTIONS = {"reboot": "reboot the node", "replace": "have the node replaced"}
+_ACTIONS = {Repair.REBOOT.value: "reboot the node", Repair.REPLACE.value: "have the node replaced"}
 _NO_ACTION = "act"  # the request cannot be read
 
 
-def format_decision(decision: Mapping[str, object], *, dry_run: bool = False) -> str:
-    """A decision, as the decision log has it, on one line. `dry_run`: it was not carried out."""
+def format_decision(
+    decision: Mapping[str, object], *, dry_run: bool = False, boot_id: str = ""
+) -> str:
+    """A decision, as the decision log has it, on one line. `dry_run`: it was not carried out.
+    `boot_id`: of the current boot, which shows whether a reboot has happened.
+    """
     what = _ACTIONS.get(str(decision.get("action")), _NO_ACTION)
-    text = _format_step(decision, what, dry_run=dry_run)
+    text = _format_step(decision, what, dry_run=dry_run) + _describe_effect(decision, boot_id)
     times = decision.get("times")
     if isinstance(times, int) and times > 1:
         text += f" ({times} times)"
@@ -36,6 +42,14 @@ def _format_step(decision: Mapping[str, object], what: str, *, dry_run: bool) ->
     if step == Step.WAIT.value:
         return f"{what}: waits: {why}"
     return f"{'would refuse' if dry_run else 'refused'} to {what}: {why}"
+
+
+def _describe_effect(decision: Mapping[str, object], boot_id: str) -> str:
+    is_reboot = decision.get("action") == Repair.REBOOT.value
+    if not boot_id or not is_reboot or decision.get("outcome") not in (BEGUN, ORDERED):
+        return ""
+    same = decision.get("bootId") == boot_id
+    return f", {SAME_BOOT}" if same else ", and the node has been booted since"
 
 
 def emit_log_line(form: str, level: str, event: str, **fields: object) -> None:

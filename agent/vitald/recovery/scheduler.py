@@ -68,7 +68,9 @@ class Scheduler(Protocol):
         """Put a node back that `drain_node` has just drained. Why that failed; else empty."""
 
     def mark_for_replacement(self, context: ActionContext) -> str:
-        """Have the node replaced. Why that failed; empty if it did not."""
+        """Have the node replaced. Why that failed; empty if it did not. Raises NotStarted if a
+        program for it was not started.
+        """
 
 
 def get_node_name(config: Config) -> str:

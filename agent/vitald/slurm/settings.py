@@ -16,6 +16,7 @@ from vitald import tomlfile
 from vitald.slurm.report import report
 
 T = TypeVar("T")
+UNKNOWN_CHOICES = ("allow", "refuse")
 
 
 class Settings(NamedTuple):
@@ -100,8 +101,8 @@ def _read_path(value: object) -> Path:
 
 
 def _read_choice(value: object) -> str:
-    if value not in ("allow", "refuse"):
-        raise ValueError(f"must be one of allow, refuse, not {value!r}")
+    if value not in UNKNOWN_CHOICES:
+        raise ValueError(f"must be one of {', '.join(UNKNOWN_CHOICES)}, not {value!r}")
     return str(value)
 
 

@@ -35,6 +35,7 @@ from vitald.slurm.settings import Settings, read_settings
 
 _ALLOWED, _REFUSED = 0, 20
 _EXIT_STATE_S = 1.0  # the next job may wait for the epilog
+_EPILOG_S = 2.0  # likewise, whatever a level 1 diagnostic may take before a job
 _ANSWER_S = 5.0  # where no job waits
 _STARTING_S = 0.1  # what the interpreter and the script have taken of the budget already
 
@@ -68,8 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     edge = arguments.edge
     try:
         settings = read_settings(arguments.config)._replace(config=arguments.config)
-        allowed_s = settings.budget_s - _STARTING_S if edge == "prolog" else _ANSWER_S
-        daemon = DaemonClient(arguments.socket or settings.socket, begun + allowed_s)
+        end = begun + _find_time_limit(settings, edge)
+        daemon = DaemonClient(arguments.socket or settings.socket, end)
         return _EDGES[edge](settings, daemon)
     except Exception as error:
         # Our own failure must neither block the cluster nor count as healthy.
@@ -78,6 +79,15 @@ def run(arguments: argparse.Namespace) -> int:
         return _decide_unknown(settings, problem)
     report(f"{edge}: not done: {problem}")
     return EX_UNAVAILABLE if edge == "retire" else 0
+
+
+def _find_time_limit(settings: Settings, edge: str) -> float:
+    """Seconds."""
+    if edge == "prolog":
+        return settings.budget_s - _STARTING_S
+    if edge == "epilog":
+        return min(settings.budget_s, _EPILOG_S) - _STARTING_S
+    return _ANSWER_S
 
 
 # What is done at each edge.
@@ -190,6 +200,9 @@ def _apply_verdict(settings: Settings, verdict: Mapping[str, object], daemon: Da
 
 def _decide_unknown(settings: Settings, why: str, seconds: float = SCONTROL_S) -> int:
     """Nothing is known of the node: the configured choice."""
+    from vitald.slurm.unknown_jobs import count_job  # few jobs begin so
+
+    count_job(settings)
     if settings.unknown == "allow":
         report(f"unknown, and jobs are let through then ([slurm] unknown): {why}")
         return _ALLOWED
