@@ -197,6 +197,18 @@ def test_reload(machine: Machine, service: Service) -> None:
     assert (service.pid, service.states()) == (before, ("active",) * len(UNITS))
 
 
+def test_jobs_that_begin_without_a_verdict_are_counted(machine: Machine, service: Service) -> None:
+    """By root, while the daemon cannot answer; the daemon's user reads it, and only that."""
+    machine.sh("rm -rf /var/lib/vitald-recover; systemd-tmpfiles --create vitald.conf")
+    machine.run("systemctl", "kill", "--signal=STOP", "vitald")
+    machine.run("env", "SLURM_JOB_ID=7", "/usr/share/vitald/slurm/prolog")
+    machine.run("systemctl", "kill", "--signal=CONT", "vitald")
+    counted = 'vitald_slurm_unknown_jobs_total{choice="allow"} 1.0'
+    until(lambda: counted in machine.sh("curl -s http://127.0.0.1:9820/metrics"), "the count")
+    reading = ("cat", "/var/lib/vitald-recover/slurm-unknown-allow")
+    assert machine.run(*reading, user="vitald", check=False).returncode != 0
+
+
 def test_the_journal_tells_the_story(machine: Machine, service: Service) -> None:
     """By priority, without the words of JSON; an error before the log begins included."""
     pci, other = fresh_pci(), fresh_pci()
@@ -285,7 +297,7 @@ def test_killed_during_a_diagnostic(machine: Machine, service: Service) -> None:
         "its record",
     )
     assert "diagnostic_leftovers_ending" not in service.log()
-    service.configure("")
+    service.configure(BELIEVING)
     machine.run("systemctl", "reload", "vitald")
 
 

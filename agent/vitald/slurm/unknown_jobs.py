@@ -39,7 +39,7 @@ def read_counts(record: Path) -> Mapping[str, int]:
 
 
 def _find_file(record: Path, choice: str) -> Path:
-    return record.with_name(f"slurm-unknown-{choice}")
+    return record.parent / f"slurm-unknown-{choice}"
 
 
 def _measure_size(path: Path) -> int:
