@@ -60,8 +60,8 @@ class Fleet:
             own = folder / name
             own.mkdir()
             text = (
-                f'{common}\n{recovery}\nnode = "{name}"\nstate = "{own}/state"\n{settings}\n'
-                f'[slurm]\nrecord = "{own}/slurm-reason"\n'
+                f'{common}\n[slurm]\nrecord = "{own}/slurm-reason"\n'
+                f'{recovery}\nnode = "{name}"\nstate = "{own}/state"\n{settings}\n'
             )
             (own / "config.toml").write_text(text)
         node.settings = (folder / names[0] / "config.toml").read_text()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -16,10 +18,13 @@ from tests.unit.slurm_made import record_scontrol, verdict
 from tests.unit.test_imports import forbidden, loaded_by
 from tests.waiting import WAIT_S
 from vitald.cli.slurm import command, health
+from vitald.metrics.slurm import UnknownJobs
 from vitald.slurm import drain, scontrol
 from vitald.slurm.reasons import record_reasons
 from vitald.slurm.scontrol import SlurmNode
 from vitald.slurm.settings import Settings
+from vitald.slurm.unknown_jobs import count_job
+from vitald.worker_thread import WorkerThread
 
 OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
 
@@ -181,6 +186,27 @@ def test_how_long_a_daemon_is_waited_for(
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     assert command.run(argparse.Namespace(edge=edge, config=config, socket=None)) == 0
     assert left == [pytest.approx(seconds)]
+
+
+def test_jobs_that_cannot_be_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No job is held up for it, and no count is shown where none is known."""
+    record = tmp_path / "a file" / "reason"
+    counted = UnknownJobs(lambda: record, WorkerThread("test"))
+
+    def shown() -> dict[str, float]:
+        asyncio.run(counted.update_counts())
+        [family] = counted.collect_metrics()
+        return {sample.labels["choice"]: sample.value for sample in family.samples}
+
+    for choice in ("allow", "allow", "refuse"):
+        count_job(Settings(record=record, unknown=choice))
+    assert shown() == {"allow": 2, "refuse": 1}
+    shutil.rmtree(record.parent)
+    assert shown() == {"allow": 0, "refuse": 0}
+    record.parent.touch()
+    count_job(Settings(record=record))
+    assert "this job is not counted: " in capsys.readouterr().err
+    assert shown() == {}
 
 
 def test_level_1_before_a_job(monkeypatch: pytest.MonkeyPatch, said: list[list[str]]) -> None:

@@ -29,10 +29,11 @@ class UnknownJobs:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self._update_counts()
+            await self.update_counts()
             await anyio.sleep(_EVERY_S)
 
-    async def _update_counts(self) -> None:
+    async def update_counts(self) -> None:
+        """Read the files."""
         trouble = ""
         try:
             self._counts = await self._worker_thread.call(lambda: read_counts(self._record()))
@@ -42,7 +43,7 @@ class UnknownJobs:
             log.warning(
                 "slurm_counts_not_read",
                 error=trouble,
-                next_step="let the group of the daemon search the folder",
+                next_step="the daemon must be able to reach the folder of [slurm] record",
             )
         self._trouble = trouble
 

@@ -56,7 +56,9 @@ class BootClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRecord:
-    """One action. Written before it is carried out, and never removed if that fails."""
+    """One action. Written before it is carried out, and removed only if its program could not be
+    started.
+    """
 
     id: str  # of the request
     kind: Repair

@@ -3,7 +3,8 @@ One attempt of `vitald recover`: gather the facts, decide, record, act, report.
 
 Every check is in agent/vitald/recovery/decision.py. If the node is still in use, the daemon repeats
 its request in a few minutes. An action is recorded durably before it is carried out: an
-action that left no record could be repeated without limit.
+action that left no record could be repeated without limit. Only one whose program could not be
+started is taken back.
 
 A node that is about to be taken out of service waits for a random time first: if one mistake makes
 all nodes ask at once, the first of them are seen by the brake of the others.
