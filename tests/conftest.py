@@ -18,6 +18,7 @@ from hypothesis import settings
 
 from tests.harness import ROOT, Node
 from vitald.catalog import Catalog, load_catalog
+from vitald.diagnostics.idle import device_users
 
 # The gate tries the same examples of a property on every run and machine; `all` generates new ones.
 settings.register_profile("gate", max_examples=40, derandomize=True, database=None, deadline=None)
@@ -198,6 +199,17 @@ def _load_once(profile: str = "nvidia", overrides: Mapping[str, object] | None =
     if key not in _loaded:
         _loaded[key] = load_catalog(profile, overrides)
     return _loaded[key]
+
+
+@pytest.fixture
+def whole_machine() -> None:
+    """Not a container, whose processes are not all that there are: in one, vitald never takes a
+    device for unused.
+    """
+    require(
+        str(Path("/proc/self/ns/pid").readlink()) == device_users._HOST_PIDS,
+        "a machine whose processes are all seen",
+    )
 
 
 @pytest.fixture

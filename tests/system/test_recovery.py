@@ -946,6 +946,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 @pytest.mark.core
+@pytest.mark.usefixtures("whole_machine")
 def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
     slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
@@ -1030,6 +1031,7 @@ def test_what_an_administrator_ordered_in_slurm_is_left_alone(
 
 
 @pytest.mark.core
+@pytest.mark.usefixtures("whole_machine")
 def test_a_drained_node_of_which_nothing_is_recorded_is_not_rebooted(
     slurm: Slurm, requesting: tuple[Node, Site]
 ) -> None:

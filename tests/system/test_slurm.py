@@ -566,6 +566,7 @@ def test_a_broken_installation_is_unknown(
     ("line", "action"),
     [(xid(1), "Action:Reboot"), (xid(1, code=64, message=REMAP_FAILED), "Action:Replace")],
 )
+@pytest.mark.usefixtures("whole_machine")
 def test_hyperpod_gets_its_words(
     slurm: Slurm, on: Callable[..., Node], line: str, action: str
 ) -> None:
@@ -592,6 +593,7 @@ def test_hyperpod_gets_its_words(
 
 
 @pytest.mark.core
+@pytest.mark.usefixtures("whole_machine")
 def test_hyperpod_acts_on_what_is_confirmed(slurm: Slurm, on: Callable[..., Node]) -> None:
     """What only the log tells of drains the node, and is left to a person until a second source
     agrees.
@@ -612,6 +614,7 @@ def test_hyperpod_acts_on_what_is_confirmed(slurm: Slurm, on: Callable[..., Node
 
 
 @pytest.mark.core
+@pytest.mark.usefixtures("whole_machine")
 def test_hyperpod_gets_no_more_nodes_than_the_brake_allows(
     slurm: Slurm, on: Callable[..., Node]
 ) -> None:
@@ -631,6 +634,7 @@ def test_hyperpod_gets_no_more_nodes_than_the_brake_allows(
 
 
 @pytest.mark.core
+@pytest.mark.usefixtures("whole_machine")
 def test_hyperpod_does_not_get_a_node_on_which_somebody_is_at_work(
     slurm: Slurm, on: Callable[..., Node]
 ) -> None:

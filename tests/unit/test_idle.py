@@ -23,7 +23,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import require
 from tests.waiting import until
 from vitald.diagnostics.idle import device_users
 from vitald.diagnostics.idle.detector import (
@@ -882,17 +881,6 @@ OPEN = """
 """
 
 
-@pytest.fixture
-def whole_machine() -> None:
-    """Not a container, whose processes are not all that there are: it says so of itself, and looks
-    for nothing.
-    """
-    require(
-        str(Path("/proc/self/ns/pid").readlink()) == device_users._HOST_PIDS,
-        "a machine whose processes are all seen",
-    )
-
-
 def real(folder: Path, own: Sequence[int] = ()) -> Detector:
     """Over this machine's real processes; devices are this test's own files: other tests have some
     of the same names open.
@@ -923,6 +911,7 @@ def test_a_real_process_is_seen_and_one_of_ours_is_not(tmp_path: Path) -> None:
         assert detector.uses() == ()
 
 
+@pytest.mark.usefixtures("whole_machine")
 def test_a_real_device_file_needs_no_help(tmp_path: Path) -> None:
     device = tmp_path / "nvidia0"
     try:
