@@ -289,7 +289,8 @@ def test_the_same_decision_is_counted_and_the_file_stays_small(tmp_path: Path) -
     [one] = decision_log.read_records(tmp_path)
     assert (one["times"], one["time"], one["last"]) == (3, format_rfc3339(1.0), format_rfc3339(3.0))
     act = Decision(step=Step.ACT, kind=Repair.REBOOT)
-    for outcome in (decision_log.BEGUN, decision_log.ORDERED):
+    failed = "failed: no such interpreter"
+    for outcome in (decision_log.BEGUN, failed) * 3 + (decision_log.BEGUN, decision_log.ORDERED):
         decision_log.append_record(
             tmp_path, decision_log.build_record(act, None, "boot-a", 4.0, outcome), 0
         )
@@ -297,12 +298,13 @@ def test_the_same_decision_is_counted_and_the_file_stays_small(tmp_path: Path) -
         (one["step"], one["outcome"], one["times"]) for one in decision_log.read_records(tmp_path)
     ] == [
         ("refused", "", 3),
+        ("act", failed, 3),
         ("act", "ordered", 1),
     ]
     (tmp_path / decision_log.FILE).write_bytes(
         b"\xff\n[1]\nnull\n" + (tmp_path / decision_log.FILE).read_bytes()
     )
-    assert len(decision_log.read_records(tmp_path)) == 2, "it may be damaged: it decides nothing"
+    assert len(decision_log.read_records(tmp_path)) == 3, "it may be damaged: it decides nothing"
     lines = (tmp_path / decision_log.FILE).read_bytes().splitlines()[-1:] * 600
     (tmp_path / decision_log.FILE).write_bytes(b"\n".join(lines))
     decision_log.append_record(tmp_path, decision_log.build_record(refused, None, "boot-a", 5.0), 0)

@@ -23,7 +23,7 @@ from vitald.timestamps import format_rfc3339
 Json = dict[str, object]
 FILE = "decisions.jsonl"
 BEGUN = "begun"
-ORDERED = "ordered"  # the program for it ended well; a reboot has an effect only after that
+ORDERED = "ordered"  # by its program, or in the scheduler; a reboot happens only after that
 DELAY = "delay"  # the name of this reason for a wait
 _MAX_RECORDS, _MAX_BYTES, _MAX_FINDINGS = 500, 4 * 1024 * 1024, 8
 # Without `why`, which may contain an age
@@ -104,18 +104,24 @@ def append_record(folder: Path, record: Json, group: int) -> None:
     records = read_records(folder)
     if records and records[-1].get("checks") == [DELAY]:
         records.pop()
+    if records and _is_end(records[-1], record):
+        record = {**record, "time": records.pop().get("time")}
     if records and _is_repetition(records[-1], record):
         last = records.pop()
         times = last.get("times")
-        count = times + 1 if isinstance(times, int) and last.get("outcome") != BEGUN else 1
+        count = times + 1 if isinstance(times, int) else 1
         record = {**record, "time": last.get("time"), "times": count}
     kept = [*records, record][-_MAX_RECORDS:]
     data = b"".join(json.dumps(line).encode() + b"\n" for line in kept)
     files.write_durably(folder / FILE, data, group)
 
 
+def _is_end(last: Json, record: Json) -> bool:
+    """Whether the last one is the action that has ended now."""
+    ended = {**last, "outcome": record.get("outcome")}
+    return last.get("outcome") == BEGUN and _is_repetition(ended, record)
+
+
 def _is_repetition(last: Json, record: Json) -> bool:
-    """Whether both are the same decision; an action that began and one that ended are, too."""
-    if last.get("outcome") == BEGUN:
-        last = {**last, "outcome": record.get("outcome")}
+    """Whether both are the same decision."""
     return all(last.get(key) == record.get(key) for key in _COMPARED_KEYS)
