@@ -199,16 +199,20 @@ def _apply_verdict(settings: Settings, verdict: Mapping[str, object], daemon: Da
 
 
 def _decide_unknown(settings: Settings, why: str, seconds: float = SCONTROL_S) -> int:
-    """Nothing is known of the node: the configured choice."""
+    """Nothing is known of the node: the configured choice. The job is counted last, since a slow
+    disk must delay no drain.
+    """
     from vitald.slurm.unknown_jobs import count_job  # few jobs begin so
 
-    count_job(settings)
     if settings.unknown == "allow":
+        code = _ALLOWED
         report(f"unknown, and jobs are let through then ([slurm] unknown): {why}")
-        return _ALLOWED
-    report(f"refused: unknown ([slurm] unknown): {why}")
-    _drain_node(settings, {"status": "unknown", "reasons": [f"unknown: {why}"]}, seconds)
-    return _REFUSED
+    else:
+        code = _REFUSED
+        report(f"refused: unknown ([slurm] unknown): {why}")
+        _drain_node(settings, {"status": "unknown", "reasons": [f"unknown: {why}"]}, seconds)
+    count_job(settings)
+    return code
 
 
 def _drain_node(settings: Settings, verdict: Mapping[str, object], seconds: float) -> None:
