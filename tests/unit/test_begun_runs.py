@@ -67,7 +67,7 @@ def test_the_program_starts_once_the_ledger_has_its_run(monkeypatch: pytest.Monk
     told(work)
 
 
-def test_a_ledger_that_cannot_be_written_holds_up_no_run(
+def test_a_ledger_that_cannot_be_written_holds_up_no_request_and_no_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(source, "_MAX_STORE_S", 0.01)
@@ -76,8 +76,11 @@ def test_a_ledger_that_cannot_be_written_holds_up_no_run(
         async with House().open() as house:
             house.ledger_open.clear()
             house.manager.request_run(ask(2))
+            assert house.programs.runs == []
+            await house.manager.store_requests()
             await until_async(lambda: house.programs.runs, "its program")
-            assert "diagnostics_not_stored" in capsys.readouterr().out
+            # Of the request, and of the run.
+            assert capsys.readouterr().out.count("diagnostics_not_stored") == 2
             house.ledger_open.set()
 
     told(work)

@@ -22,7 +22,7 @@ from tests.unit.diagnostics_house import (
 )
 from tests.waiting import until_async
 from vitald.backoff import Backoff
-from vitald.diagnostics import owed, source
+from vitald.diagnostics import owed
 from vitald.diagnostics.check import Execute
 from vitald.diagnostics.overdue import HELD, OVERDUE
 from vitald.diagnostics.owed import OwedRuns
@@ -185,22 +185,6 @@ def test_a_request_before_the_ledger_was_read_is_owed_beside_the_former_ones() -
         async with house.open():
             await until_async(lambda: house.manager.active[-1].waits_for, "both")
             assert {run.ask.level for run in house.manager.active} == {2, 3}
-
-    told(work)
-
-
-def test_a_request_that_is_not_stored_in_time_is_logged(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(source, "_MAX_STORE_S", 0.01)
-
-    async def work() -> None:
-        async with House().open() as house:
-            house.ledger_open.clear()
-            house.manager.request_run(FAILED_JOB)
-            await house.manager.store_requests()
-            house.ledger_open.set()
-        assert "diagnostics_not_stored" in capsys.readouterr().out
 
     told(work)
 

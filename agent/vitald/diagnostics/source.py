@@ -147,8 +147,8 @@ class DiagnosticSource:
                 "memory_not_read",
                 source=NAME,
                 error=str(error),
-                effect="what must be found twice begins anew, no requested run is repeated, and what"
-                " an interrupted run has left is not ended",
+                effect="what must be found twice begins anew, no requested run is repeated, and"
+                " what an interrupted run has left is not ended",
             )
             return
         if begun is not None:
