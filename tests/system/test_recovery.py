@@ -287,6 +287,21 @@ NOT_STARTED = {
 }
 
 
+def test_a_dry_run_without_a_request_finds_what_is_missing(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
+    here = site()
+    node = make_node(extra=here.settings)
+    idle = "would do nothing: there is no request\n"
+    assert vitald("recover", "--dry-run", config=node.config).stdout == idle
+    program = here.folder / "reboot"
+    program.unlink()
+    assert vitald("recover", "--dry-run", config=node.config).stdout == (
+        f"{idle}would refuse to reboot the node: [recovery] reboot: {program}: there is no such"
+        " program\n"
+    )
+
+
 @pytest.mark.parametrize("how", NOT_STARTED)
 @pytest.mark.parametrize("action", ["reboot", "replace"])
 @pytest.mark.core

@@ -117,10 +117,15 @@ class RecoveryAttempt:
             return self._decide_and_act(request, trouble)
 
     def _report_idle(self) -> None:
-        if self._dry_run:
-            print("would do nothing: there is no request")
-        else:
+        if not self._dry_run:
             self._emit("info", "recovery_idle", why="there is no request")
+            return
+        print("would do nothing: there is no request")
+        for kind in Repair if self._settings.mode == "automatic" else ():
+            trouble = self._find_method_trouble(kind)
+            if trouble:
+                refused = {"action": kind.value, "step": Step.REFUSED.value, "why": trouble}
+                print(format_decision(refused, dry_run=True))
 
     def _decide_and_act(self, request: Request | None, trouble: str) -> int:
         if not self._dry_run and self._delay(request, trouble):
