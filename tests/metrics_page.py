@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from difflib import unified_diff
@@ -25,6 +25,8 @@ from tests.system.lines import wait_for_pid, xid
 from tests.system.test_diagnostics import asked, ended
 from tests.waiting import until
 from tests.whole_tree import WholeTree
+from vitald.metrics.exposition import MAX_CHARACTERS
+from vitald.metrics.verdict_tier import FAMILIES, MAX_SERIES
 from vitald.simulator.node import SimulatedNode
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/metrics.md"
@@ -36,19 +38,26 @@ _TOP = f"""\
 
 # Metrics
 
-`http://127.0.0.1:9820/metrics` (`[metrics] listen`), in the Prometheus text format. All values are
-read at the time of the scrape, so a gauge falls as soon as its finding is closed. Units are base
-units: celsius, watts, joules, hertz, seconds, bytes; a ratio is between 0 and 1.
+`http://127.0.0.1:9820/metrics` (`[metrics] listen`), in the Prometheus text format or, where the
+client accepts it, OpenMetrics 1.0, which has the time when a counter began (`_created`); compressed
+where the client accepts gzip. `/metrics?collect[]=verdict` has only the
+[verdict tier](#verdict-tier), for large fleets. All values are read at the time of the scrape, so a
+gauge falls as soon as its finding is closed. Units are base units: celsius, watts, joules, hertz,
+seconds, bytes; a ratio is between 0 and 1.
 
 A value that cannot be read has no sample; it is never reported as 0. Besides the families below
 there are the `process_*` metrics of prometheus_client for the daemon itself.
 
 Alert on a required reboot, drills excepted, and on a source that is no longer read:
 
+```promql
+vitald_reboot_required == 1 unless on (instance) vitald_simulated == 1
+vitald_source_up == 0
 ```
-vitald_reboot_required == 1 and on() vitald_simulated == 0
-vitald_source_up == 0 or absent(vitald_source_up)
-```
+
+Alert on `vitald_findings`, not on the increase of a counter: `increase()` does not see the first
+event of a code, with which its series begins. `vitald_event_last_timestamp_seconds` says when the
+last one was.
 
 Automation that repairs nodes should use `vitald_reboot_confirmed` and
 `vitald_replacement_confirmed` ([confirmed findings](../judgement.md#confirmed-a-second-witness)).
@@ -70,7 +79,9 @@ _GROUPS = (
         "GPUs",
         ("vitald_gpu_",),
         ("gpu", "model", "pci_bus_id", "uuid"),
-        "`gpu` is the number in `/dev/nvidia<gpu>`; `model` ends in `(simulated)` if the GPU is.",
+        "`gpu` is the number in `/dev/nvidia<gpu>`; `model` ends in `(simulated)` if the GPU is.\n"
+        'Values of NVLinks are one for all links of a GPU. `[metrics] nvlink = "each"` exports each\n'
+        "link, with the label `link`, and `vitald_gpu_nvlink_up`.",
     ),
     _Group(
         "Neuron devices",
@@ -81,12 +92,12 @@ _GROUPS = (
     _Group(
         "Network adapters",
         ("vitald_nic_", "vitald_infiniband_", "vitald_efa_", "vitald_rdma_"),
-        ("device", "interface", "kind", "pci_bus_id"),
+        ("adapter_kind", "device", "interface", "pci_bus_id"),
         "`device` is the RDMA device, such as `mlx5_0`. Counters of ports are named as in\n"
         "node_exporter, those of EFA as in the driver. An interface or device that there is not\n"
         "is an empty label.",
     ),
-    _Group("PCI functions", ("vitald_pci_",), ("kind", "part", "pci_bus_id")),
+    _Group("PCI functions", ("vitald_pci_",), ("component_kind", "pci_bus_id", "role")),
     _Group(
         "Host",
         (
@@ -114,7 +125,7 @@ _REST = _Group("Node", ("vitald_",))
 
 # Labels whose values are a fixed set, all of which the simulated nodes have.
 _ENUMERATED = {"sensor", "domain", "reason", "type", "cause", "spare", "errors", "limit", "fault"}
-_ENUMERATED |= {"memory", "severity", "outcome"}
+_ENUMERATED |= {"memory", "severity", "outcome", "repair"}
 # Of these, the simulated nodes have only some values.
 _PARTIAL = {
     ("vitald_gpu_throttled_seconds_total", "reason"),
@@ -122,17 +133,18 @@ _PARTIAL = {
 }
 # Labels of the families that have no sample on the simulated nodes.
 _WITHOUT_SAMPLES = {
-    "vitald_devices": ("kind",),
-    "vitald_devices_most": ("kind",),
-    "vitald_diagnostic_measure": ("check", "name", "device"),
-    "vitald_diagnostic_measure_ratio": ("check", "name", "device"),
-    "vitald_gpu_nvlink_blocks_total": ("link",),
-    "vitald_gpu_nvlink_retried_blocks_total": ("link",),
-    "vitald_gpu_nvlink_raw_errors_total": ("lane", "link"),
+    "vitald_devices": ("device_kind",),
+    "vitald_devices_most": ("device_kind",),
+    "vitald_diagnostic_measure": ("check", "measure", "device"),
+    "vitald_diagnostic_measure_ratio": ("check", "measure", "device"),
+    "vitald_gpu_nvlink_raw_errors_total": ("lane",),
     "vitald_publish_up": ("sink",),
     "vitald_publish_last_success_timestamp_seconds": ("sink",),
     "vitald_publish_queue": ("sink",),
+    "vitald_publish_refused": ("sink", "content"),
     "vitald_publish_writes_total": ("sink", "result"),
+    "vitald_recovery_refused": ("check",),
+    "vitald_recovery_waits": ("check",),
     "vitald_infiniband_excessive_buffer_overrun_errors_total": ("port",),
     "vitald_infiniband_unrecoverable_err_total": ("port",),
 }
@@ -161,6 +173,84 @@ NOT_SIMULATED = {
 }
 
 
+LABELS = {
+    "action": "What a finding requires.",
+    "adapter_kind": "Kind of network adapter: efa, ib, roce or net.",
+    "bin": "Number of a bin of a histogram that NVML keeps.",
+    "cause": "Why pages were retired.",
+    "chassis_serial": "Serial number of the rack's chassis.",
+    "chassis_slot": "Slot in the chassis.",
+    "check": "Name of a check: a diagnostic, or one that a recovery has to pass.",
+    "choice": "What the prolog decided without a verdict: allow or refuse.",
+    "code": "Code of a finding or an event, within its kind: 79.",
+    "component": "Component, as in the API: gpu/0000:65:00.0.",
+    "component_kind": "Kind of component, as in the API: gpu, nic, node.",
+    "content": "Part of the node's state that is published: conditions, labels.",
+    "core": "Number of a Neuron core.",
+    "device": "The kernel's name of a device: mlx5_0, nvme0n1.",
+    "device_kind": "Kind of device that is counted: gpu, neuron, efa, nic, nvme.",
+    "dimm": "The kernel's name of a memory module.",
+    "domain": "Clock domain.",
+    "driver": "Name of a driver.",
+    "driver_version": "Version of the NVIDIA driver of a GPU.",
+    "errors": "Errors of which a rate is given.",
+    "fault": "What is wrong with the NVLink fabric.",
+    "gpu": "Number of the GPU in /dev/nvidia<gpu>.",
+    "gpu_driver": "Version of the NVIDIA driver of the node.",
+    "gpu_index": "Number of the GPU as the diagnostic numbers them.",
+    "host_id": "Number of the host in its tray.",
+    "identity": "UUID or serial number of a device; its component where it has neither.",
+    "index": "Number that nvidia-smi or neuron-ls gives a device.",
+    "instance_type": "Product name in the firmware, often the cloud's instance type.",
+    "interface": "The kernel's name of a network interface.",
+    "kernel": "Version of the kernel.",
+    "kind": "Kind of the code of a finding or an event: xid, sxid, nvml.",
+    "label": "The firmware's name of a memory module.",
+    "lane": "Number of a lane of a link.",
+    "level": "Level of a diagnostic; 0 for one without levels.",
+    "limit": "Which limit.",
+    "link": "Number of a link of the GPU.",
+    "measure": "What was measured.",
+    "memory": "Kind of memory: dram or sram.",
+    "model": "Model of a device; ends in (simulated) if the device is.",
+    "mountpoint": "Where a file system is mounted.",
+    "needs": "What a changed key needs to take effect: reload or restart.",
+    "neuron": "Number of the device in /dev/neuron<neuron>.",
+    "neuron_driver": "Version of the Neuron driver of the node.",
+    "outcome": "How a diagnostic ended.",
+    "package": "Number of a processor package.",
+    "part": "Part of a GPU that waits for a repair: channel or tpc.",
+    "pci_bus_id": "PCI address; empty for what is not a PCI device.",
+    "port": "Number of a port of the adapter.",
+    "profile": "Profile of the catalogue.",
+    "reading": "Name of a reading.",
+    "reason": "Why clocks are lowered.",
+    "repair": "What is to be done to the node: reboot or replace.",
+    "result": "Whether a write succeeded: written or failed.",
+    "role": "Role of a PCI function: gpu, fabric, network, virtual, port.",
+    "sensor": "Name or number of a sensor.",
+    "serial": "Serial number of a device.",
+    "severity": "Severity of PCIe errors: correctable, nonfatal or fatal.",
+    "simulated": "true for a drill, or what is not real; else false.",
+    "sink": "Where vitald publish writes.",
+    "slot": "Physical slot, as the firmware names it.",
+    "source": "Source of vitald, such as nvml.",
+    "spare": "How many spare rows are left.",
+    "state": "State of a device or a unit, in the kernel's or systemd's word.",
+    "status": "healthy, degraded, unhealthy or unknown.",
+    "test": "Name of a test of a diagnostic.",
+    "test_status": "Result of a test of a diagnostic.",
+    "tray_index": "Number of the tray in the chassis.",
+    "trust": "Who wrote the line of an event.",
+    "type": "Kind of error, or of what an error led to.",
+    "unit": "Name of a systemd unit.",
+    "uuid": "The driver's UUID of a device.",
+    "vbios": "Version of the VBIOS.",
+    "version": "Version of vitald.",
+    "when": "When the action is due: now, after_job, maintenance.",
+}
+
+
 @dataclass(slots=True)
 class _Family:
     """A metric family, as all the nodes export it: labels with the values that occurred."""
@@ -185,7 +275,50 @@ def write_page(expositions: Iterable[str]) -> str:
         rows = (_row(name, families[name], group) for name in names)
         head = "| name | type | labels | meaning |\n|---|---|---|---|\n"
         parts.append(f"## {group.title}\n\n{text}{head}{''.join(rows)}")
-    return "\n".join(parts)
+    return "\n".join([*parts, _write_verdict_tier(families), _write_labels(families)])
+
+
+def _write_verdict_tier(families: Mapping[str, _Family]) -> str:
+    rows = (
+        f"| `{_find_exported(name, families)}` | {family.limit} | {family.note} |"
+        for name, family in FAMILIES.items()
+    )
+    return f"""\
+## Verdict tier
+
+`/metrics?collect[]=verdict` has what alerts need, for fleets that cannot keep all metrics of each
+node: at most {MAX_SERIES} series, whatever is wrong with it. Names, labels and values are those
+above. Where a family has a bound, the worst come first.
+
+| name | series at most | which |
+|---|---|---|
+{chr(10).join(rows)}
+| together | {sum(family.limit for family in FAMILIES.values())} | |
+"""
+
+
+def _find_exported(name: str, families: Mapping[str, _Family]) -> str:
+    """A family's name with the ending that its samples have."""
+    return next(
+        exported for ending in ("", "_total", "_info") if (exported := name + ending) in families
+    )
+
+
+def _write_labels(families: Mapping[str, _Family]) -> str:
+    """The meaning of each label. Raises KeyError for a label without one."""
+    used = {"link", *(label for family in families.values() for label in family.labels)}
+    used.update(label for labels in _WITHOUT_SAMPLES.values() for label in labels)
+    rows = (f"| `{label}` | {LABELS[label]} |" for label in sorted(used))
+    return f"""\
+## Labels
+
+A label means the same wherever it is. A value is one printable line of at most {MAX_CHARACTERS}
+characters: what is not is escaped and cut, and then ends in `~` and a hash.
+
+| label | meaning |
+|---|---|
+{chr(10).join(rows)}
+"""
 
 
 def read_families(expositions: Iterable[str]) -> dict[str, _Family]:

@@ -7,10 +7,12 @@ Owns     every key, its default, and the message on a wrong one. All mistakes of
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,7 @@ from vitald.settings import (
 )
 
 _LEAST_RUN_S = 60.0
+_HASH_BYTES = 6  # what a metric's 64-bit float holds exactly
 SITE_CHECKS = "checks"  # a table of sections, one for each check
 _CHECK_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
 
@@ -84,6 +87,7 @@ class Config:
     notes: tuple[str, ...] = field(
         default=(), compare=False
     )  # keys that older files have, and what became of them: with file, line and key
+    settings_hash: int = field(default=0, compare=False)  # of what the file sets
 
     @property
     def socket_path(self) -> Path:
@@ -268,7 +272,8 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     """Check tables key by key. `text` only serves to find line numbers. Raises ConfigError."""
     report = FileReport(name, text)
     sections: dict[str, object] = {}
-    for section, table in _upgrade_tables(tables, report).items():
+    upgraded = _upgrade_tables(tables, report)
+    for section, table in upgraded.items():
         if section in SECTIONS:
             sections[section] = read_section(section, SECTIONS[section], table, report)
         elif section == SITE_CHECKS:
@@ -284,7 +289,17 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     _check_overrides(config.catalog, report)
     if report.errors:
         raise ConfigError(report.errors)
-    return config
+    return replace(config, settings_hash=hash_settings(upgraded))
+
+
+def hash_settings(tables: tomlfile.Table) -> int:
+    """A number that is the same for files with the same settings, whatever their comments and
+    order: the first 48 bits of a SHA-256; 0 where nothing is set.
+    """
+    if not tables:
+        return 0
+    text = json.dumps(tables, sort_keys=True, separators=(",", ":"), default=str)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:_HASH_BYTES], "big")
 
 
 def _read_site_checks(table: object, report: FileReport) -> dict[str, SiteCheckSettings]:

@@ -43,7 +43,8 @@ def merge_reloaded(old: Config, new: Config) -> Config:
             if find_effect(section, key) is not TakesEffect.RESTART
         }
         merged = merged.replace_section(section, replace(old.get_section(section), **values))
-    return merged.replace_section(SITE_CHECKS, new.checks)
+    merged = merged.replace_section(SITE_CHECKS, new.checks)
+    return replace(merged, settings_hash=new.settings_hash)
 
 
 def compare_configs(old: Config, new: Config) -> dict[TakesEffect, list[str]]:

@@ -9,6 +9,7 @@ Refuses  putting a configuration in force: the daemon does that (`apply`).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,8 @@ class ConfigReload:
         self._apply = apply
         self._waiting: list[asyncio.Future[Reload]] = []
         self._version: FileVersion | None = None  # of the file that was read last
-        node_state.configuration = ConfigurationFile(path=path or find_default_file())
+        self._loaded_at = time.time()
+        self._publish_file(path or find_default_file())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -101,7 +103,7 @@ class ConfigReload:
                 lambda: catalogs.load_catalog(loaded.catalog.profile, loaded.catalog.overrides)
             )
         except ConfigError as error:
-            self._node_state.configuration = ConfigurationFile(path=path, errors=error.errors)
+            self._publish_file(path, errors=error.errors)
             return _refuse(path, error.errors, _NO_START)
         except (catalogs.CatalogError, ThreadStuck) as error:  # not for anything in this file
             self._version = None
@@ -110,7 +112,8 @@ class ConfigReload:
         restart = changes[TakesEffect.RESTART]
         self.config = merge_reloaded(self.config, loaded)
         await self._apply(self.config, catalog)
-        self._node_state.configuration = ConfigurationFile(path=path, restart=restart)
+        self._loaded_at = time.time()
+        self._publish_file(path, restart=restart)
         log_notes(loaded)
         log.info(
             "reloaded",
@@ -131,7 +134,7 @@ class ConfigReload:
             loaded = await self._reader.call(lambda: configs.load(path))
         except ConfigError as error:
             self._version = version
-            self._node_state.configuration = ConfigurationFile(path=path, errors=error.errors)
+            self._publish_file(path, errors=error.errors)
             if error.errors != former:
                 log.error("configuration_refused", errors=error.errors, effect=_NO_START)
             return
@@ -141,9 +144,7 @@ class ConfigReload:
         self._version = version
         changes = compare_configs(self.config, loaded)
         reload, restart = changes[TakesEffect.RELOAD], changes[TakesEffect.RESTART]
-        self._node_state.configuration = ConfigurationFile(
-            path=path, reload=reload, restart=restart
-        )
+        self._publish_file(path, reload=reload, restart=restart)
         if former:
             log.info(
                 "configuration_corrected",
@@ -151,6 +152,23 @@ class ConfigReload:
                 needs_reload=reload,
                 needs_restart=restart,
             )
+
+    def _publish_file(
+        self,
+        path: Path | None,
+        *,
+        errors: Sequence[str] = (),
+        reload: Sequence[str] = (),
+        restart: Sequence[str] = (),
+    ) -> None:
+        self._node_state.configuration = ConfigurationFile(
+            path=path,
+            settings_hash=self.config.settings_hash,
+            loaded_at=self._loaded_at,
+            errors=errors,
+            reload=reload,
+            restart=restart,
+        )
 
     def _identify_file(self) -> tuple[Path | None, FileVersion]:
         """The file to read, and what differs once it is another one."""

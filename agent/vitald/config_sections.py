@@ -355,6 +355,11 @@ class Metrics:
     listen: Listen | None = setting(
         Listen("127.0.0.1", 9820), _listen, 'Address and port, or "off".'
     )
+    nvlink: str = setting(
+        "sum",
+        one_of("sum", "each"),
+        '"sum": one value for all NVLinks of a GPU. "each": one a link, with the label link.',
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

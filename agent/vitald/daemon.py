@@ -55,7 +55,7 @@ from vitald.ledger import (
     read_run,
     read_runs,
 )
-from vitald.metrics import exporter
+from vitald.metrics import endpoint, exporter
 from vitald.metrics.diagnostics import RunTally
 from vitald.metrics.slurm import UnknownJobs
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
@@ -346,10 +346,8 @@ class Daemon:
                 )
             )
             if self.config.metrics.listen is not None:
-                connection_limit = exporter.make_connection_limit()
-                application = exporter.build_application(
-                    exporter.build_registry(self.collector), connection_limit
-                )
+                connection_limit = endpoint.make_connection_limit()
+                application = endpoint.build_application(self.collector, connection_limit)
                 await stack.enter_async_context(
                     serve_application(
                         application, connection_limit, [open_tcp_socket(self.config.metrics.listen)]
@@ -424,6 +422,8 @@ def _build_metrics(daemon: Daemon) -> exporter.NodeStateCollector:
         tally=daemon.run_tally,
         recovery=daemon.recovery,
         unknown_jobs=daemon.unknown_jobs,
+        instance_type=read_machine_type(daemon.config.paths.sysfs),
+        each_link=daemon.config.metrics.nvlink == "each",
     )
 
 

@@ -1,15 +1,19 @@
 """
-scrape: /metrics over a connection that is kept, as Prometheus asks.
+scrape: both tiers of /metrics over a connection that is kept, as text, compressed, and as
+OpenMetrics, as Prometheus asks.
 
 The floor is a bare aiohttp server that answers the same bytes, asked by turns with the daemon over
-a connection of its own. Twice: on a quiet node, and with a hundred open findings.
+a connection of its own. On three nodes: a quiet one without devices, the same with a hundred open
+findings, and one with eight simulated H100s.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import http.client
 import time
+from collections.abc import Mapping
 
 from aiohttp import web
 
@@ -19,23 +23,39 @@ from tests.bench.measure import (
     Helper,
     Json,
     Node,
+    environment,
     less,
     load,
+    memory_mib,
     node,
+    pid_of,
     scratch,
     spread,
     timed,
 )
+from tests.waiting import until
+from vitald.simulator.build import CannotBuild
+from vitald.simulator.node import SimulatedNode
 
 ROUNDS = 200
 FINDINGS = 100
+FIRST_SCRAPES = 60  # a quarter of an hour of a usual Prometheus
 _PAUSE_S = 0.005
+_GPU_METRIC = "vitald_gpu_power_watts{"
+_PATHS = {"full": "/metrics", "verdict": "/metrics?collect[]=verdict"}
+_GZIP = {"Accept-Encoding": "gzip"}
+_FORMATS: Mapping[str, Mapping[str, str]] = {
+    "text": {},
+    "text_gzip": _GZIP,
+    # What Prometheus asks for
+    "openmetrics_gzip": {"Accept": "application/openmetrics-text;version=1.0.0", **_GZIP},
+}
 
 
 def run() -> Json:
     with scratch() as folder, node(folder) as running:
         time.sleep(SETTLE_S)
-        quiet = _series(running)
+        quiet = _measure_node(running)
         running.write(
             *(
                 f"NVRM: Xid (PCI:{number:04x}:01:00): 79, GPU has fallen off the bus."
@@ -44,36 +64,74 @@ def run() -> Json:
         )
         running.wait(lambda status: status["openFindings"] == FINDINGS)
         time.sleep(SETTLE_S)
-        busy = _series(running)
-    return {"unit": "ms", "quiet": quiet, f"{FINDINGS}_findings": busy, "load": load()}
+        busy = _measure_node(running)
+    return {
+        "unit": "ms",
+        "quiet": quiet,
+        f"{FINDINGS}_findings": busy,
+        "8_gpus": _measure_gpus(),
+        "load": load(),
+    }
 
 
-def _series(running: Node) -> Json:
+def _measure_gpus() -> Json:
+    with scratch() as folder:
+        simulated = SimulatedNode(folder / "gpus", "h100")
+        try:
+            made = Node(folder / "h100", gpus=simulated)
+        except CannotBuild as error:
+            return {"skipped": str(error)}
+        made.environment |= environment(folder)
+        with made as running:
+            until(lambda: _GPU_METRIC in running.metrics(), "readings of GPUs")
+            time.sleep(SETTLE_S)
+            before = memory_mib(pid_of(running))
+            for _ in range(FIRST_SCRAPES):
+                running.metrics()
+            after = memory_mib(pid_of(running))
+            return {
+                "memory_before_scrapes": before,
+                f"memory_after_{FIRST_SCRAPES}_scrapes": after,
+                **_measure_node(running),
+            }
+
+
+def _measure_node(running: Node) -> Json:
+    return {
+        tier: {name: _measure(running, path, headers) for name, headers in _FORMATS.items()}
+        for tier, path in _PATHS.items()
+    }
+
+
+def _measure(running: Node, path: str, headers: Mapping[str, str]) -> Json:
     daemon = http.client.HTTPConnection("127.0.0.1", running.port, timeout=5.0)
-    body = _get(daemon)
+    body = _get(daemon, path, headers)
+    page = gzip.decompress(body) if "Accept-Encoding" in headers else body
     measured: list[float] = []
     floor: list[float] = []
     with Helper(_serve, body) as bare:
         beside = http.client.HTTPConnection("127.0.0.1", int(str(bare.ask())), timeout=5.0)
-        _get(beside)
+        _get(beside, path, headers)
         for _ in range(ROUNDS):
-            measured.append(timed(lambda: _get(daemon))[0])
+            measured.append(timed(lambda: _get(daemon, path, headers))[0])
             time.sleep(_PAUSE_S)
-            floor.append(timed(lambda: _get(beside))[0])
+            floor.append(timed(lambda: _get(beside, path, headers))[0])
             time.sleep(_PAUSE_S)
     daemon.close()
     beside.close()
     figures, bottom = spread(measured), spread(floor)
     return {
-        "bytes": len(body),
+        "series": sum(1 for line in page.splitlines() if not line.startswith(b"#")),
+        "bytes": len(page),
+        "bytes_sent": len(body),
         "daemon": figures,
         "floor": bottom,
         "difference": less(figures, bottom),
     }
 
 
-def _get(connection: http.client.HTTPConnection) -> bytes:
-    connection.request("GET", "/metrics")
+def _get(connection: http.client.HTTPConnection, path: str, headers: Mapping[str, str]) -> bytes:
+    connection.request("GET", path, headers=dict(headers))
     answer = connection.getresponse()
     body = answer.read()
     assert answer.status == 200, answer.status

@@ -87,13 +87,16 @@ def test_coverage(gpus: tuple[SimulatedNode, Node]) -> None:
         "not supported",
         8,
     )
-    ratio = node.metric('vitald_coverage_ratio{kind="gpu",source="nvml"}')
+    ratio = node.metric('vitald_coverage_ratio{component_kind="gpu",source="nvml"}')
     assert ratio == pytest.approx(cast("int", told["observable"]) / cast("int", told["asked"]))
     assert (
-        node.metric('vitald_not_observable{kind="gpu",reading="retired_pages",source="nvml"}') == 8
+        node.metric(
+            'vitald_not_observable{component_kind="gpu",reading="retired_pages",source="nvml"}'
+        )
+        == 8
     )
     assert [
-        node.metric(f'vitald_components{{kind="gpu",status="{status}"}}')
+        node.metric(f'vitald_components{{component_kind="gpu",status="{status}"}}')
         for status in ("healthy", "unknown")
     ] == [8, 0]
 
@@ -129,7 +132,7 @@ def test_a_source_that_lets_go(gpus: tuple[SimulatedNode, Node]) -> None:
     assert [
         reason for reason in cast("list[str]", one["unseen"]) if reason.startswith("nvml: released")
     ]
-    assert node.metric('vitald_coverage_ratio{kind="gpu",source="nvml"}') == 0
+    assert node.metric('vitald_coverage_ratio{component_kind="gpu",source="nvml"}') == 0
     assert "not known: nvml: released" in node.cli("components").stdout
     assert "status unknown: gpu/" in node.cli("status").stdout
 

@@ -75,8 +75,8 @@ def test_a_card_too_few(machine: Machine) -> None:
         True,
         "instance type trn2.48xlarge",
     )
-    assert machine.metric('vitald_devices{kind="neuron"}') == 15
-    assert machine.metric('vitald_devices_expected{kind="neuron"}') == 16
+    assert machine.metric('vitald_devices{device_kind="neuron"}') == 15
+    assert machine.metric('vitald_devices_expected{device_kind="neuron"}') == 16
     shown = machine.cli("expect")
     assert (shown.returncode, shown.stderr) == (0, "")
     (row,) = [line for line in shown.stdout.splitlines() if line.startswith("Neuron devices")]

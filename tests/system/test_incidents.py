@@ -270,7 +270,11 @@ def test_why_escalated(make_node: Make) -> None:
     (suspect,) = node.status()["suspects"]
     assert {part["kind"] for part in suspect["parts"]} == {"fault", "not_held"}
     assert (
-        node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') == suspect["score"] > 1
+        node.metric(
+            'vitald_device_lemon_score{component="gpu/0000:65:00.0",identity="gpu/0000:65:00.0"}'
+        )
+        == suspect["score"]
+        > 1
     )
     shown = node.cli("why", "2").stdout
     assert "-> escalation replace_node: it came back although" in shown
@@ -465,10 +469,20 @@ def test_replaced(node: Node) -> None:
     assert len(about(node.findings(), WAITING)) == 1
     (event,) = node.events("&code=device/replaced")
     assert event["component"] == "gpu/0000:65:00.0"
-    assert node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') is None
+    assert (
+        node.metric(
+            'vitald_device_lemon_score{component="gpu/0000:65:00.0",identity="gpu/0000:65:00.0"}'
+        )
+        is None
+    )
     node.write(xid(4))
     until(lambda: about(node.findings(), GONE), "the new board's fault")
-    assert node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') == 1
+    assert (
+        node.metric(
+            'vitald_device_lemon_score{component="gpu/0000:65:00.0",identity="gpu/0000:65:00.0"}'
+        )
+        == 1
+    )
 
 
 def test_a_drill_replaces_no_board(node: Node) -> None:
@@ -491,7 +505,12 @@ def test_a_drill_replaces_no_board(node: Node) -> None:
     assert [finding["simulated"] for finding in node.findings()] == [False, True]
     node.request("POST", f"/v1/findings/{number}/clear", {"reason": "drill over"})
     assert [finding["simulated"] for finding in node.findings()] == [False]
-    assert node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') == 1
+    assert (
+        node.metric(
+            'vitald_device_lemon_score{component="gpu/0000:65:00.0",identity="gpu/0000:65:00.0"}'
+        )
+        == 1
+    )
 
 
 # --- what the answer is for
@@ -570,7 +589,8 @@ def test_a_rule_on_trial(make_node: Make) -> None:
     assert len(node.findings()) == len(status["incidents"]) == len(status["reasons"]) == 1
     assert node.metric("vitald_replacement_required") == 0
     labels = (
-        'action="replace_node",code="79",component="gpu/0000:65:00.0",kind="xid",simulated="false"'
+        'action="replace_node",code="79",component="gpu/0000:65:00.0",kind="xid"'
+        ',pci_bus_id="0000:65:00.0",simulated="false",when="now"'
     )
     assert node.metric(f"vitald_findings{{{labels}}}") is None
     chain = why(node, trial["id"])
@@ -619,7 +639,10 @@ def test_metrics_follow_the_incidents(node: Node) -> None:
     until(lambda: node.metric("vitald_incidents") == 2, "both incidents")
     scores = {one["device"]: one["score"] for one in node.status()["suspects"]}
     assert {
-        device: node.metric(f'vitald_device_lemon_score{{device="{device}"}}') for device in scores
+        device: node.metric(
+            f'vitald_device_lemon_score{{component="{device}",identity="{device}"}}'
+        )
+        for device in scores
     } == scores
     assert scores[f"gpu/{pci}.0"] >= 1
 

@@ -13,7 +13,10 @@ from tests.harness import Node
 from tests.system.lines import ordinary, wait_for_pid, xid
 from tests.waiting import WAIT_S
 
-GPU = 'action="{}",code="{}",component="gpu/0000:{}:00.0",kind="xid",simulated="false"'
+GPU = (
+    'action="{0}",code="{1}",component="gpu/0000:{2}:00.0",kind="xid",pci_bus_id="0000:{2}:00.0"'
+    ',simulated="false",when="now"'
+)
 REBOOT, RESTART = GPU.format("reboot_node", 79, 65), GPU.format("restart_workload", 13, 66)
 
 
@@ -56,7 +59,8 @@ def test_gauges_rise_and_fall(node: Node) -> None:
             'vitald_status{status="unhealthy"}',
         )
         component = (
-            'vitald_component_status{component="gpu/0000:65:00.0",kind="gpu",status="unhealthy"}'
+            'vitald_component_status{component="gpu/0000:65:00.0",component_kind="gpu"'
+            ',pci_bus_id="0000:65:00.0",status="unhealthy"}'
         )
         return tuple(node.metric(name) for name in (*names, component))
 

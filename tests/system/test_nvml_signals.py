@@ -33,7 +33,7 @@ from vitald.catalog import Catalog
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml import collector as nvml_collector
 from vitald.collectors.nvml import inbox
-from vitald.metrics.gpus import collect_metrics
+from vitald.metrics.gpus import GpuMetrics
 from vitald.model import ComponentKind, SourceState
 from vitald.simulator import build
 from vitald.simulator.node import SimulatedNode
@@ -911,7 +911,7 @@ async def test_a_lost_gpu_keeps_its_identity_over_a_restart(boot: str, tmp_path:
 
 def labels_of_lost(looking: Looking) -> dict[str, dict[str, str]]:
     """Labels of `vitald_gpu_lost` by PCI address."""
-    families = collect_metrics(looking.last.readings)
+    families = GpuMetrics().collect_metrics(looking.last.readings)
     (lost,) = [family for family in families if family.name == "vitald_gpu_lost"]
     return {sample.labels["pci_bus_id"]: sample.labels for sample in lost.samples}
 

@@ -482,7 +482,7 @@ def test_what_a_policy_refuses_does_not_stop_the_rest(deployed: Deployed, tmp_pa
         assert not {each["type"] for each in node["status"]["conditions"]} & {"KernelReady"}
         assert "publishing to kubernetes: PARTLY, without labels, eks: " in status
         assert "denied request: no labels here: change what refuses it" in status
-        assert 'vitald_publish_refused{part="eks",sink="kubernetes"} 1.0' in metrics
+        assert 'vitald_publish_refused{content="eks",sink="kubernetes"} 1.0' in metrics
 
 
 @contextmanager

@@ -174,7 +174,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     here = site()
     node = quiet(make_node(extra=here.settings), here)
     node.start()
-    assert node.metric('vitald_recovery_requested{action="reboot"}') == 0
+    assert node.metric('vitald_recovery_requested{repair="reboot"}') == 0
     shown = node.status()["recovery"]
     assert (shown["mode"], shown["request"]) == ("automatic", None)
     assert recover(node.config)["why"] == "there is no request"
@@ -188,7 +188,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
         ((GPU, "xid/79"),),
         f"vitald {node.status()['pid']}",
     )
-    assert node.metric('vitald_recovery_requested{action="reboot"}') == 1
+    assert node.metric('vitald_recovery_requested{repair="reboot"}') == 1
     assert "recovery: a reboot" in node.cli("status").stdout
 
     dry = vitald("recover", "--dry-run", config=node.config)

@@ -120,9 +120,9 @@ def test_a_reload_is_answered(make_node: Make) -> None:
 
     def keys() -> list[float | None]:
         return [
-            node.metric("vitald_configuration_refused"),
-            node.metric('vitald_configuration_pending_keys{needs="reload"}'),
-            node.metric('vitald_configuration_pending_keys{needs="restart"}'),
+            node.metric("vitald_config_refused"),
+            node.metric('vitald_config_pending_keys{needs="reload"}'),
+            node.metric('vitald_config_pending_keys{needs="restart"}'),
         ]
 
     done = node.cli("config", "reload")

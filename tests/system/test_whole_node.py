@@ -19,6 +19,7 @@ from tests.neuron_tree import TRN2
 from tests.system.lines import wait_for_pid, xid
 from tests.waiting import until
 from tests.whole_tree import ADAPTER, DRIVE, ROOT, WholeTree
+from vitald.metrics import verdict
 
 LOOKS = ("neuron", "network", "pci", "host")
 UNHEALTHY = "stats/hardware/health_status/unhealthy_components"
@@ -114,7 +115,8 @@ def test_a_fault_of_each_source_comes_and_goes(
     breaks, mends, code, component, reboot = FAULTS[source]
     node = make()
     kind, _, _ = component.partition("/")
-    labels = f'component="{component}",kind="{kind}",status="healthy"'
+    pci = verdict.find_pci_bus_id(component)
+    labels = f'component="{component}",component_kind="{kind}",pci_bus_id="{pci}",status="healthy"'
     series = f"vitald_component_status{{{labels}}}"
     assert node.metric(series) == 1
     breaks(tree)

@@ -150,6 +150,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("socket", "path"): ('"/data/v.sock"', Path("/data/v.sock")),
     ("socket", "group"): ('"slurm"', "slurm"),
     ("metrics", "listen"): ('"[::1]:9"', Listen("::1", 9)),
+    ("metrics", "nvlink"): ('"each"', "each"),
     ("catalog", "profile"): ('"hyperpod"', "hyperpod"),
     ("expect", "settle"): ('"90s"', 90.0),
     ("expect", "nvlinks"): ("6", 6),

@@ -208,3 +208,26 @@ async def test_a_disk_that_hangs_is_no_mistake_in_the_file(daemon: Reloading, pa
         assert logged[0]["event"] == "configuration_not_compared"
     path.write_text(GOOD)
     await until_async(lambda: daemon.shown[1] == ["[log] level"], "the file, once it can be read")
+
+
+@reloading
+async def test_the_hash_is_that_of_the_settings_in_force(daemon: Reloading, path: Path) -> None:
+    def hash_now() -> int:
+        return daemon.state.configuration.settings_hash
+
+    loaded_at = daemon.state.configuration.loaded_at
+    assert (hash_now(), loaded_at > 0) == (0, True), "nothing is set"
+    path.write_text("[log]\nlevel = 'debug'\n[policy]\ndevice_reset = true\n")
+    await daemon.request()
+    first = hash_now()
+    assert first > 0 and daemon.state.configuration.loaded_at > loaded_at
+    path.write_text('# the same\n[policy]\ndevice_reset = true\n[log]\nlevel = "debug"\n')
+    await daemon.request()
+    assert hash_now() == first
+    loaded_at = daemon.state.configuration.loaded_at
+    path.write_text(BAD)
+    await daemon.request()
+    assert (hash_now(), daemon.state.configuration.loaded_at) == (first, loaded_at)
+    path.write_text(GOOD)
+    await daemon.request()
+    assert hash_now() not in (0, first)

@@ -233,18 +233,18 @@ def test_samples(board: NodeState, machine: NeuronTree) -> None:
     )
     for name, value in {
         "vitald_neuron_devices": 16,
-        'vitald_pci_link_lanes{kind="nic",part="fabric",pci_bus_id="0000:9f:00.0"}': 16,
-        'vitald_pci_aer_errors_total{kind="neuron",part="neuron",pci_bus_id="0000:cc:00.0",severity="fatal"}': (
+        'vitald_pci_link_lanes{component_kind="nic",pci_bus_id="0000:9f:00.0",role="fabric"}': 16,
+        'vitald_pci_aer_errors_total{component_kind="neuron",pci_bus_id="0000:cc:00.0",role="neuron",severity="fatal"}': (
             0
         ),
-        'vitald_nic_link{kind="ib",pci_bus_id="0000:1a:00.0",state="up"}': 1,
-        'vitald_nic_rate_bytes_per_second{kind="ib",pci_bus_id="0000:1a:00.0"}': 50e9,
-        'vitald_nic_carrier_down_changes_total{kind="net",pci_bus_id="0000:02:00.0",port="1"}': 2,
-        'vitald_infiniband_link_downed_total{kind="ib",pci_bus_id="0000:1a:00.0",port="2"}': 2,
-        'vitald_efa_retrans_bytes_total{kind="efa",pci_bus_id="0000:9f:00.0"}': 0,
+        'vitald_nic_link{adapter_kind="ib",pci_bus_id="0000:1a:00.0",state="up"}': 1,
+        'vitald_nic_rate_bytes_per_second{adapter_kind="ib",pci_bus_id="0000:1a:00.0"}': 50e9,
+        'vitald_nic_carrier_down_changes_total{adapter_kind="net",pci_bus_id="0000:02:00.0",port="1"}': 2,
+        'vitald_infiniband_link_downed_total{adapter_kind="ib",pci_bus_id="0000:1a:00.0",port="2"}': 2,
+        'vitald_efa_retrans_bytes_total{adapter_kind="efa",pci_bus_id="0000:9f:00.0"}': 0,
         "vitald_rdma_ports_up": 2,
-        'vitald_devices{kind="neuron"}': 16,
-        'vitald_devices_expected{kind="nvme"}': 1,
+        'vitald_devices{device_kind="neuron"}': 16,
+        'vitald_devices_expected{device_kind="nvme"}': 1,
         'vitald_edac_correctable_errors_total{dimm="MC0.dimm0"}': 5,
         'vitald_cpu_package_throttled_seconds_total{package="package0"}': 1.5,
         'vitald_filesystem_avail_bytes{device="nvme1n1p1"}': 500 * 4096,

@@ -349,7 +349,8 @@ class Page(Collector):
         self._fake, self._tally = fake, tally
 
     def collect(self) -> Iterator[Metric]:
-        return diagnostics.collect_metrics(self._fake, self._tally)
+        yield from diagnostics.collect_current(self._fake)
+        yield from diagnostics.collect_results(self._fake, self._tally)
 
 
 def page(fake: FakeDiagnostics, *ended: Run) -> str:
@@ -400,11 +401,11 @@ def test_what_the_port_says(fake: FakeDiagnostics) -> None:
     ]
     assert owed == [None, BEGAN, BEGAN]
     assert told['vitald_diagnostic_next_timestamp_seconds{check="dcgm",level="1"}'] == BEGAN
-    test = 'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="{}"}}'
+    test = 'vitald_diagnostic_test_status{{check="dcgm",gpu_index="{0}",level="2",test="{2}",test_status="{1}"}}'
     assert told[test.format(3, "fail", "Page Retirement/Row Remap")] == 1.0
     assert told[test.format(0, "pass", "Page Retirement/Row Remap")] == 1.0
     assert told[test.format("", "pass", "CUDA Main Library")] == 1.0
-    measured = 'vitald_diagnostic_measure{}{{check="nccl",device="{}",name="{}"}}'
+    measured = 'vitald_diagnostic_measure{}{{check="nccl",device="{}",measure="{}"}}'
     assert told[measured.format("", "", "busbw_bytes_per_second")] == 101.5e9
     assert told[measured.format("_ratio", "", "busbw_bytes_per_second")] == pytest.approx(0.29)
     assert told[measured.format("_ratio", "rdmap0s6", "latency_seconds")] == pytest.approx(
@@ -417,7 +418,7 @@ def test_the_watches_have_the_same_statuses_as_the_tests(fake: FakeDiagnostics) 
     tests = (Test(name="health", status="Failure", gpus=statuses),)
     fake.last_runs = {("dcgm", 2): run_of(Report(outcome=Outcome.FAIL, tests=tests))}
     told = samples(page(fake))
-    name = 'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="{}"}}'
+    name = 'vitald_diagnostic_test_status{{check="dcgm",gpu_index="{0}",level="2",test="{2}",test_status="{1}"}}'
     for gpu, status in enumerate(("pass", "warn", "fail")):
         assert told[name.format(gpu, status, "health")] == 1.0
 
@@ -462,8 +463,8 @@ def test_hostile_documents_make_no_series_without_end(fake: FakeDiagnostics) -> 
     assert len(told) < 1000
     assert "\x1b" not in text
     test = (
-        'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="the'
-        ' last"}}'
+        'vitald_diagnostic_test_status{{check="dcgm",gpu_index="{}",level="2",test="the last"'
+        ',test_status="{}"}}'
     )
     assert told[test.format(7, "fail")] == told[test.format(8, "other")] == 1.0
     assert test.format(7, "pass") not in told

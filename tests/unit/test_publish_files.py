@@ -17,7 +17,7 @@ from tests.conftest import require
 from tests.unit.test_publish_kubernetes import HEALTHY, NOW, SILENT, UNHEALTHY, XID79
 from tests.waiting import until_async
 from vitald.config_file import ConfigError
-from vitald.model import Action, Status
+from vitald.model import Status
 from vitald.publish.config import PublisherConfig, load_config
 from vitald.publish.files.nfd import EXPIRY_S, NfdSink, format_features
 from vitald.publish.files.replace_file import REWRITE_S
@@ -95,9 +95,11 @@ def test_metrics_of_a_fault() -> None:
     assert samples["vitald_open_findings",] == 1
     found = [key for key in samples if key[0] == "vitald_findings"]
     assert found == [
-        ("vitald_findings", Action.REBOOT_NODE.value, "79", component, "xid", "false")
-        for component in ("gpu/0000:65:00.0", "gpu/0000:66:00.0")
+        ("vitald_findings", "reboot_node", "79", f"gpu/{pci}", "xid", pci, "false", "now")
+        for pci in ("0000:65:00.0", "0000:66:00.0")
     ]
+    opened = [value for key, value in samples.items() if key[0].startswith("vitald_finding_opened")]
+    assert opened == [XID79.since] * 2
 
 
 def test_metrics_of_a_silent_daemon_claim_nothing() -> None:
@@ -115,13 +117,17 @@ def test_metrics_are_those_of_the_daemon() -> None:
     from tests import metrics_page
 
     page = metrics_page.PAGE.read_text("utf-8")
-    rows = {row.split("`")[1]: row for row in page.splitlines() if row.startswith("| `vitald_")}
+    rows = {row.split("`")[1]: row for row in page.splitlines() if "` | gauge |" in row}
     families = {
         family.name: family.documentation
         for family in text_string_to_metric_families(format_metrics(UNHEALTHY))
     }
     shared = families.keys() & rows.keys()
-    assert shared == {"vitald_status", "vitald_findings"}
+    assert shared == {
+        "vitald_status",
+        "vitald_findings",
+        "vitald_finding_opened_timestamp_seconds",
+    }
     assert [name for name in shared if not rows[name].endswith(f"| {families[name]} |")] == []
 
 

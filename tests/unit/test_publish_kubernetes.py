@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitald.model import Action, Status
+from vitald.model import Action, Status, When
 from vitald.publish.kubernetes.desired import (
     MAX_ANNOTATION_BYTES,
     MAX_MESSAGE_BYTES,
@@ -52,7 +52,7 @@ XID79 = FindingSummary(
     code="xid/79",
     reason="Xid79",
     action=Action.REBOOT_NODE,
-    when="now",
+    when=When.NOW,
     since=NOW - 5,
     confirmed=True,
     simulated=False,

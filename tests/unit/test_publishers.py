@@ -193,8 +193,8 @@ def test_metrics_of_a_sink() -> None:
     assert told['vitald_publish_up{sink="nfd"}'] == 0.0
     assert told['vitald_publish_queue{sink="nfd"}'] == 3.0
     partly = samples(taken({**WELL, "up": False, "refused": ["eks", "labels"]}))
-    assert partly['vitald_publish_refused{part="eks",sink="kubernetes"}'] == 1.0
-    assert partly['vitald_publish_refused{part="labels",sink="kubernetes"}'] == 1.0
+    assert partly['vitald_publish_refused{content="eks",sink="kubernetes"}'] == 1.0
+    assert partly['vitald_publish_refused{content="labels",sink="kubernetes"}'] == 1.0
     assert told["vitald_publish_last_report_timestamp_seconds"] > 1.7e9
 
 

@@ -9,7 +9,7 @@ thresholds derive from these tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from vitald.model import ComponentKind, Readings
@@ -42,6 +42,15 @@ class ReadingKind(Enum):
     TEXT = "text"  # no metric
 
 
+class LinkMerge(Enum):
+    """How the values of a GPU's links become one, where the links are not exported one by one."""
+
+    SUM = "sum"
+    LOWEST = "lowest"
+    HIGHEST = "highest"
+    OMIT = "omit"  # another metric gives it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingDefinition:
     """One reading of a component.
@@ -50,6 +59,7 @@ class ReadingDefinition:
     only thresholds, other readings or the API use. Of a family with several readings, `label`
     distinguishes them by `label_value`. A reading with a value for each part, such as a link,
     numbers them by the label `each`, from `first` on. Exported values are multiplied by `scale`.
+    `links` says how the values of links become one.
     """
 
     name: str
@@ -62,6 +72,7 @@ class ReadingDefinition:
     each: str = ""
     first: int = 0
     scale: float = 1.0
+    links: LinkMerge | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +191,11 @@ def unexported(name: str, help_: str, *, unit: str = "", each: str = "") -> Read
 
 def text_reading(name: str, help_: str) -> ReadingDefinition:
     return ReadingDefinition(name=name, unit=TEXT, kind=ReadingKind.TEXT, help=help_)
+
+
+def merge_links(how: LinkMerge, *readings: ReadingDefinition) -> tuple[ReadingDefinition, ...]:
+    """Readings with a value for each link, and how these become one value."""
+    return tuple(replace(reading, each="link", links=how) for reading in readings)
 
 
 def find_unit(name: str) -> str:

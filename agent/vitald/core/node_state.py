@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -19,6 +19,7 @@ from typing import Union
 
 from vitald.catalog import Clears
 from vitald.core.device_directory import DeviceDirectory
+from vitald.core.event_tally import EventTally
 from vitald.core.jobs import JOB_CODES, Jobs
 from vitald.core.publishers import Publishers
 from vitald.judge.engine import Judge
@@ -39,7 +40,6 @@ from vitald.model import (
 
 _MAX_RECENT = 1000  # events
 _MAX_QUEUED = 1000  # changes, of one subscriber
-_MAX_SERIES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,13 @@ class LedgerHealth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationFile:
     """The configuration file as it is on disk, compared with what is in force. `errors`: why it is
-    refused; `reload`, `restart`: the changed keys that take effect then.
+    refused; `reload`, `restart`: the changed keys that take effect then. `settings_hash` and
+    `loaded_at` (seconds since the epoch) are those of the last reading that took effect.
     """
 
     path: Path | None  # None: there is none
+    settings_hash: int = 0
+    loaded_at: float = 0.0
     errors: Sequence[str] = ()
     reload: Sequence[str] = ()
     restart: Sequence[str] = ()
@@ -123,7 +126,7 @@ class NodeState:
         self._answers_for: dict[str, dict[Component, Readings]] = {}
         self.ledger = LedgerHealth()
         self.configuration = ConfigurationFile(path=None)
-        self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
+        self.events = EventTally()
         # For when the ledger cannot be read
         self.recent: deque[StoredEvent] = deque(maxlen=_MAX_RECENT)
         self._serial = 0
@@ -175,7 +178,7 @@ class NodeState:
             if event.follows is None:
                 self._serial += 1
                 self.recent.append(StoredEvent(self._serial, event))
-                self._count_event(event)
+                self.events.count_event(event)
             self._notify_subscribers(event)
         self.transitions += sum(1 for transition in transitions if transition.cause)
         self._note_change(transitions)
@@ -337,13 +340,6 @@ class NodeState:
     def _notify_subscribers(self, change: Change | None) -> None:
         for subscription in self._subscriptions:
             subscription.offer_change(change)
-
-    def _count_event(self, event: Event) -> None:
-        """Codes come from log text, so their number is bounded: beyond it they count as `other`."""
-        series = (event.kind, event.code.partition("/")[2], event.trust.value, event.is_simulated)
-        if series not in self.events and len(self.events) >= _MAX_SERIES:
-            series = (event.kind, "other", event.trust.value, event.is_simulated)
-        self.events[series] += 1
 
 
 def _merge_readings(first: Readings, other: Readings) -> Readings:

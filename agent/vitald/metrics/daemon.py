@@ -31,37 +31,48 @@ def collect_sources(node_state: NodeState) -> Iterator[Metric]:
     yield last_seen
 
 
-def collect_kernel_log(counters: Counters) -> Iterator[Metric]:
-    """What was read of the kernel log."""
+def collect_kernel_log(counters: Counters, since: float) -> Iterator[Metric]:
+    """What was read of the kernel log, counted since a time in seconds since the epoch."""
     yield make_counter(
-        "vitald_kernel_records_read", "Records of the kernel log that were read.", counters.read
+        "vitald_kernel_records_read",
+        "Records of the kernel log that were read.",
+        counters.read,
+        since,
     )
     yield make_counter(
         "vitald_kernel_records_lost",
         "Records overwritten before they were read, by sequence number.",
         counters.lost,
+        since,
     )
     yield make_counter(
-        "vitald_kernel_records_torn", "Records that did not follow the grammar.", counters.torn
+        "vitald_kernel_records_torn",
+        "Records that did not follow the grammar.",
+        counters.torn,
+        since,
     )
     yield make_counter(
         "vitald_kernel_records_userspace",
         "Records written by processes and not by the kernel.",
         counters.userspace,
+        since,
     )
     yield make_counter(
         "vitald_kernel_records_untrusted",
         "Faults reported by processes, or of devices that are not here, and therefore not judged.",
         counters.untrusted,
+        since,
     )
     yield make_counter(
         "vitald_kernel_overruns",
         "Times that the kernel's ring overtook the reader.",
         counters.overruns,
+        since,
     )
 
 
-def collect_ledger(ledger: LedgerHealth) -> Iterator[Metric]:
+def collect_ledger(ledger: LedgerHealth, since: float) -> Iterator[Metric]:
+    """The state of the ledger, and what was counted since a time in seconds since the epoch."""
     yield make_gauge("vitald_ledger_ok", "1 while the ledger can be written.", ledger.ok)
     yield make_gauge("vitald_ledger_size_bytes", "Size of the ledger on disk.", ledger.size_bytes)
     yield make_gauge(
@@ -73,12 +84,14 @@ def collect_ledger(ledger: LedgerHealth) -> Iterator[Metric]:
         "vitald_ledger_dropped_events",
         "Events that were too many to hold while the ledger could not be written.",
         ledger.dropped,
+        since,
     )
-    yield make_counter("vitald_ledger_commits", "Transactions committed.", ledger.commits)
+    yield make_counter("vitald_ledger_commits", "Transactions committed.", ledger.commits, since)
     yield make_counter(
         "vitald_ledger_commit_seconds",
         "Time spent in commits, waiting for the disk included.",
         ledger.commit_seconds,
+        since,
     )
     yield make_gauge(
         "vitald_ledger_last_commit_seconds",
@@ -87,35 +100,47 @@ def collect_ledger(ledger: LedgerHealth) -> Iterator[Metric]:
     )
 
 
-def collect_clients(limit: ConnectionLimit) -> Iterator[Metric]:
-    """The clients of the socket."""
+def collect_clients(limit: ConnectionLimit, since: float) -> Iterator[Metric]:
+    """The clients of the socket, counted since a time in seconds since the epoch."""
     yield make_gauge("vitald_api_clients", "Clients connected to the socket.", limit.clients)
     yield make_counter(
         "vitald_api_clients_refused",
         "Clients refused because too many were connected.",
         limit.refused,
+        since,
     )
     yield make_counter(
         "vitald_api_clients_timed_out",
         "Clients closed because they were too slow.",
         limit.timed_out,
+        since,
     )
 
 
 def collect_configuration(found: ConfigurationFile) -> Iterator[Metric]:
     yield make_gauge(
-        "vitald_configuration_refused",
+        "vitald_config_refused",
         "1 while the configuration file is invalid: the daemon would not start with it.",
         bool(found.errors),
     )
     pending = GaugeMetricFamily(
-        "vitald_configuration_pending_keys",
+        "vitald_config_pending_keys",
         "Keys of the configuration file that have changed and are not in force, by what they need.",
         labels=["needs"],
     )
     pending.add_metric(["reload"], len(found.reload))
     pending.add_metric(["restart"], len(found.restart))
     yield pending
+    yield make_gauge(
+        "vitald_config_last_load_timestamp_seconds",
+        "When the daemon last took its settings from the file, at its start or by a reload.",
+        found.loaded_at,
+    )
+    yield make_gauge(
+        "vitald_config_hash",
+        "Hash of the settings that it then took, whatever their order and comments; 0 for none.",
+        found.settings_hash,
+    )
 
 
 def make_build_info(profile: str) -> Metric:

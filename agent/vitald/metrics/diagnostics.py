@@ -8,13 +8,15 @@ What programs print becomes labels here, so every family has a bound, and what i
 from __future__ import annotations
 
 import math
-from collections import Counter
+import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import itemgetter
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from vitald.collectors.small_files import presentable
+from vitald.core.event_tally import Count
 from vitald.model.diagnostic import Measure, Outcome, Run, Stage
 from vitald.server.routes.diagnostics import DiagnosticsView
 
@@ -42,17 +44,18 @@ class RunTally:
     """How many runs have ended, since the daemon started. `count_run` is called with each."""
 
     def __init__(self) -> None:
-        self.ended: Counter[tuple[str, int, str]] = Counter()
+        self.ended: dict[tuple[str, int, str], Count] = {}
 
     def count_run(self, run: Run) -> None:
-        self.ended[run.ask.check, run.ask.level, name_outcome(run)] += 1
+        key = run.ask.check, run.ask.level, name_outcome(run)
+        self.ended.setdefault(key, Count(time.time())).number += 1
 
 
 def name_outcome(run: Run) -> str:
     return PREEMPTED if run.preempted else run.report.outcome.value
 
 
-def collect_metrics(shown: DiagnosticsView, tally: RunTally) -> Iterator[Metric]:
+def collect_results(shown: DiagnosticsView, tally: RunTally) -> Iterator[Metric]:
     last = sorted(shown.last_runs.items())
     outcome = GaugeMetricFamily(
         "vitald_diagnostic_last_outcome",
@@ -69,20 +72,19 @@ def collect_metrics(shown: DiagnosticsView, tally: RunTally) -> Iterator[Metric]
     yield outcome
     yield ended
     yield took
-    yield from _collect_current(shown)
     counted = CounterMetricFamily(
         "vitald_diagnostic_runs",
         "Runs of diagnostics that have ended since the daemon started.",
         labels=["check", "level", "outcome"],
     )
-    for (check, level, how), count in sorted(tally.ended.items()):
-        counted.add_metric([check, str(level), how], count)
+    for (check, level, how), count in sorted(tally.ended.items(), key=itemgetter(0)):
+        counted.add_metric([check, str(level), how], count.number, created=count.since)
     yield counted
     yield _collect_tests(run for _, run in last)
     yield from _collect_measures(run for _, run in last)
 
 
-def _collect_current(shown: DiagnosticsView) -> Iterator[Metric]:
+def collect_current(shown: DiagnosticsView) -> Iterator[Metric]:
     running = _make_gauge("running", "1 while a diagnostic runs.")
     waiting = _make_gauge(
         "waiting", "1 while a requested diagnostic waits for its turn, or for idle devices."
@@ -118,7 +120,7 @@ def _collect_tests(runs: Iterable[Run]) -> Metric:
     family = GaugeMetricFamily(
         "vitald_diagnostic_test_status",
         "Result of a test on a GPU in the last run: 1 for the status that it had.",
-        labels=["check", "level", "test", "gpu", "status"],
+        labels=["check", "level", "test", "gpu_index", "test_status"],
     )
     statuses: dict[tuple[str, str, str, str], str] = {}
     for run in runs:
@@ -143,12 +145,12 @@ def _collect_measures(runs: Iterable[Run]) -> Iterator[Metric]:
     value = GaugeMetricFamily(
         "vitald_diagnostic_measure",
         "What a diagnostic measured last, in base units.",
-        labels=["check", "name", "device"],
+        labels=["check", "measure", "device"],
     )
     ratio = GaugeMetricFamily(
         "vitald_diagnostic_measure_ratio",
         "The same relative to its lower limit, or its upper limit relative to it: below 1 is bad.",
-        labels=["check", "name", "device"],
+        labels=["check", "measure", "device"],
     )
     latest: dict[tuple[str, str, str], Measure] = {}
     for run in sorted(runs, key=lambda run: run.ended):

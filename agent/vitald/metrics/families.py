@@ -66,27 +66,26 @@ def build_metrics(
             family.name, first.help, labels=[*labels, *filter(None, (first.label, first.each))]
         )
         for component in components:
+            values = component.readings.values
             for label_value, reading in family.readings.items():
-                value = component.readings.values.get(reading)
-                for more, number in _list_samples(first, label_value, value):
-                    metric.add_metric([*component.labels, *more], number)
+                if (value := values.get(reading)) is not None:
+                    for more, number in _list_samples(first, label_value, value):
+                        metric.add_metric([*component.labels, *more], number)
         yield metric
 
 
 def _list_samples(
-    definition: ReadingDefinition, label_value: str, value: Sample | None
-) -> Iterator[tuple[Sequence[str], float]]:
+    definition: ReadingDefinition, label_value: str, value: Sample
+) -> Sequence[tuple[Sequence[str], float]]:
     """The family's own labels, and the number to export."""
     if definition.kind is ReadingKind.STATE:
-        if isinstance(value, str):
-            yield [value], 1
-        return
+        return (([value], 1),) if isinstance(value, str) else ()
     labels = [label_value] if definition.label else []
     if not definition.each:
-        if isinstance(value, (int, float)):
-            yield labels, value * definition.scale
-        return
+        return ((labels, value * definition.scale),) if isinstance(value, (int, float)) else ()
     parts = value if isinstance(value, tuple) else (value,)
-    for number, part in enumerate(parts, definition.first):
-        if isinstance(part, (int, float)) and not math.isnan(part):
-            yield [*labels, str(number)], part * definition.scale
+    return [
+        ([*labels, str(number)], part * definition.scale)
+        for number, part in enumerate(parts, definition.first)
+        if isinstance(part, (int, float)) and not math.isnan(part)
+    ]

@@ -8,6 +8,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vitald.collectors.nvml.readings import RACK_LOCATION, READINGS
 from vitald.metrics.families import LabelledReadings, build_metrics, derive_families
+from vitald.metrics.link_values import LinkValues, merge_families
+from vitald.metrics.single import format_bool
 from vitald.model import ComponentKind, Readings
 from vitald.server import serialize
 
@@ -16,44 +18,54 @@ LABELS = ("gpu", "uuid", "pci_bus_id", "model")
 _FAMILIES = tuple(family for table in READINGS for family in derive_families(table))
 
 
-def collect_metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
-    """The families for all GPUs. A value that is not observed has no sample: never a zero for
-    an unknown value.
+class GpuMetrics:
+    """The families for all GPUs. A value that is not observed has no sample: never a zero for an
+    unknown value.
     """
-    gpus = [
-        LabelledReadings(read, _list_labels(read))
-        for read in readings
-        if read.component.kind is ComponentKind.GPU
-    ]
+
+    def __init__(self, *, each_link: bool = False) -> None:
+        """`each_link`: NVLinks are exported one by one, instead of one value for all."""
+        self._links = None if each_link else LinkValues(READINGS)
+        self._families = _FAMILIES if each_link else merge_families(_FAMILIES)
+
+    def collect_metrics(self, readings: Sequence[Readings]) -> Iterator[Metric]:
+        found = [read for read in readings if read.component.kind is ComponentKind.GPU]
+        if self._links is not None:
+            found = self._links.merge_values(found)
+        gpus = [LabelledReadings(read, list_labels(read)) for read in found]
+        yield _make_info(gpus)
+        yield _make_places(gpus)
+        yield from build_metrics(self._families, LABELS, gpus)
+
+
+def _make_info(gpus: Sequence[LabelledReadings]) -> Metric:
     info = GaugeMetricFamily(
         "vitald_gpu_info",
         "Identity of each GPU.",
-        labels=[*LABELS, "serial", "vbios", "driver", "simulated"],
+        labels=[*LABELS, "serial", "vbios", "driver_version", "simulated"],
     )
     for gpu in gpus:
         more = [
             str(gpu.readings.values.get(name, "")) for name in ("serial", "vbios", "driver_version")
         ]
-        info.add_metric([*gpu.labels, *more, "true" if gpu.readings.simulated else "false"], 1)
-    yield info
+        info.add_metric([*gpu.labels, *more, format_bool(gpu.readings.simulated)], 1)
+    return info
+
+
+def _make_places(gpus: Sequence[LabelledReadings]) -> Metric:
     place = GaugeMetricFamily(
         "vitald_gpu_place_info", "Where in a rack each GPU is.", labels=[*LABELS, *RACK_LOCATION]
     )
     for gpu in gpus:
         values = gpu.readings.values
         if any(name in values for name in RACK_LOCATION):
-            place.add_metric(
-                [
-                    *gpu.labels,
-                    *(str(serialize.plain(values.get(name, ""))) for name in RACK_LOCATION),
-                ],
-                1,
-            )
-    yield place
-    yield from build_metrics(_FAMILIES, LABELS, gpus)
+            location = (str(serialize.plain(values.get(name, ""))) for name in RACK_LOCATION)
+            place.add_metric([*gpu.labels, *location], 1)
+    return place
 
 
-def _list_labels(readings: Readings) -> list[str]:
+def list_labels(readings: Readings) -> list[str]:
+    """The values of the labels that all metrics of a GPU have."""
     minor = readings.values.get("minor")
     number = str(int(minor)) if isinstance(minor, (int, float)) else ""
     model = str(readings.values.get("name", "")) + (" (simulated)" if readings.simulated else "")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from vitald.core.node_state import NodeState
+from vitald.metrics import verdict as verdicts
 from vitald.metrics.single import format_bool, make_counter, make_gauge
-from vitald.metrics.verdict import FindingLabels, make_findings
-from vitald.model import Status, Verdict
+from vitald.model import Finding, Status, Verdict
 from vitald.server.routes.components import ComponentCoverage
 
 if TYPE_CHECKING:
@@ -55,28 +55,28 @@ def collect_components(components: Iterable[schema.ApiComponent]) -> Iterator[Me
     of_component = GaugeMetricFamily(
         "vitald_component_status",
         "Status of each component: 1 for the current status.",
-        labels=["component", "kind", "status"],
+        labels=["component", "pci_bus_id", "component_kind", "status"],
     )
     info = GaugeMetricFamily(
         "vitald_device_info",
         "The names of the device in each component: always 1, to be joined by component.",
-        labels=["component", "kind", "index", "serial", "uuid", "slot", "pci_bus_id"],
+        labels=["component", "component_kind", "index", "serial", "uuid", "slot", "pci_bus_id"],
     )
     counts: Counter[tuple[str, str]] = Counter()
     for component in components:
-        kind, status = component["kind"], component["status"]
-        of_component.add_metric([component["name"], kind, status], 1)
+        name, kind, status = component["name"], component["kind"], component["status"]
+        of_component.add_metric([name, verdicts.find_pci_bus_id(name), kind, status], 1)
         if device := component["device"]:
             index = str(device.get("index", ""))
             more = [device.get(name, "") for name in ("serial", "uuid", "slot", "pci")]
-            info.add_metric([component["name"], kind, index, *map(str, more)], 1)
+            info.add_metric([name, kind, index, *map(str, more)], 1)
         counts[kind, status] += 1
     yield of_component
     yield info
     number = GaugeMetricFamily(
         "vitald_components",
         "Components that are watched, by kind and status.",
-        labels=["kind", "status"],
+        labels=["component_kind", "status"],
     )
     for kind in sorted({kind for kind, _ in counts}):
         for status in (status.value for status in Status):
@@ -91,12 +91,12 @@ def collect_coverage(coverage: Sequence[ComponentCoverage]) -> Iterator[Metric]:
     ratio = GaugeMetricFamily(
         "vitald_coverage_ratio",
         "Ratio of the readings that a source observes now to those that it reads.",
-        labels=["source", "kind"],
+        labels=["source", "component_kind"],
     )
     gaps = GaugeMetricFamily(
         "vitald_not_observable",
         "Components of which a reading cannot be observed.",
-        labels=["source", "kind", "reading"],
+        labels=["source", "component_kind", "reading"],
     )
     for share in coverage:
         if share.asked:
@@ -110,29 +110,29 @@ def collect_coverage(coverage: Sequence[ComponentCoverage]) -> Iterator[Metric]:
     yield gaps
 
 
-def collect_findings(node_state: NodeState) -> Iterator[Metric]:
-    yield make_findings(
-        Counter(
-            FindingLabels(
-                component=finding.component.name,
-                code=finding.code,
-                action=finding.action,
-                is_simulated=finding.is_simulated,
-            )
-            for finding in node_state.findings
-        )
+def group_findings(node_state: NodeState) -> list[verdicts.FindingGroup]:
+    """The open findings by their labels."""
+    return verdicts.group_findings((_get_labels(each), each.since) for each in node_state.findings)
+
+
+def _get_labels(finding: Finding) -> verdicts.FindingLabels:
+    required = finding.requirement
+    return verdicts.FindingLabels(
+        component=finding.component.name,
+        code=finding.code,
+        action=required.action,
+        when=required.when,
+        is_simulated=finding.is_simulated,
     )
+
+
+def collect_findings(node_state: NodeState) -> Iterator[Metric]:
+    yield from verdicts.collect_findings(group_findings(node_state))
     incidents = node_state.incidents.values()
     yield make_gauge(
         "vitald_incidents",
         "Open incidents: each a root cause with its consequences, however many findings it has.",
         sum(1 for incident in incidents if incident.closed_at is None),
-    )
-    escalated = sum(1 for finding in node_state.findings if finding.escalation is not None)
-    yield make_gauge(
-        "vitald_findings_escalated",
-        "Open findings that require more than their rule, because they recurred.",
-        escalated,
     )
     accepted = sum(1 for finding in node_state.findings if finding.accepted is not None)
     yield make_gauge(
@@ -140,22 +140,35 @@ def collect_findings(node_state: NodeState) -> Iterator[Metric]:
         "Open findings that an operator accepted for a time: no effect on fitness and flags.",
         accepted,
     )
-    yield make_counter(
+
+
+def count_escalated(node_state: NodeState) -> Metric:
+    return make_gauge(
+        "vitald_findings_escalated",
+        "Open findings that require more than their rule, because they recurred.",
+        sum(1 for finding in node_state.findings if finding.escalation is not None),
+    )
+
+
+def count_transitions(node_state: NodeState) -> Metric:
+    return make_counter(
         "vitald_transitions",
         "Findings opened, changed or cleared.",
         node_state.transitions,
+        node_state.started_at,
     )
 
 
-def collect_suspects(node_state: NodeState) -> Iterator[Metric]:
+def score_suspects(node_state: NodeState, names: Mapping[str, str]) -> Metric:
+    """`names`: the component that each device is in, by the key of its record."""
     family = GaugeMetricFamily(
         "vitald_device_lemon_score",
         "Lemon score of a device, from its record of the last weeks. Advice, not a fault.",
-        labels=["device"],
+        labels=["component", "identity"],
     )
-    for device, (score, _) in node_state.score_suspects(time.time()).items():
-        family.add_metric([device], score)
-    yield family
+    for identity, (score, _) in node_state.score_suspects(time.time()).items():
+        family.add_metric([names.get(identity, identity), identity], score)
+    return family
 
 
 def collect_events(node_state: NodeState) -> Iterator[Metric]:
@@ -164,6 +177,18 @@ def collect_events(node_state: NodeState) -> Iterator[Metric]:
         "Events seen since the daemon started.",
         labels=["kind", "code", "trust", "simulated"],
     )
-    for (kind, code, trust, simulated), count in node_state.events.items():
-        family.add_metric([kind, code, trust, format_bool(simulated)], count)
+    for labels, counted in node_state.events.counts.items():
+        family.add_metric(
+            [labels.kind, labels.code, labels.trust, format_bool(labels.is_simulated)],
+            counted.number,
+            created=counted.since,
+        )
     yield family
+    last = GaugeMetricFamily(
+        "vitald_event_last_timestamp_seconds",
+        "When the last event of a code was; lines that are not evaluated are none.",
+        labels=["kind", "code", "simulated"],
+    )
+    for (kind, code, is_simulated), at in node_state.events.last_times.items():
+        last.add_metric([kind, code, format_bool(is_simulated)], at)
+    yield last

@@ -36,7 +36,7 @@ def collect_metrics(publishers: Publishers) -> Iterator[Metric]:
     refused = GaugeMetricFamily(
         "vitald_publish_refused",
         "1 for each part of the state that a sink's receiver refuses; the rest is written.",
-        labels=["sink", "part"],
+        labels=["sink", "content"],
     )
     if report is not None:
         last_report.add_metric([], report.time)

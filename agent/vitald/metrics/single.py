@@ -10,9 +10,11 @@ def make_gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def make_counter(name: str, text: str, value: float) -> CounterMetricFamily:
-    """A counter; its samples get the suffix `_total`."""
-    return CounterMetricFamily(name, text, value=value)
+def make_counter(name: str, text: str, value: float, since: float) -> CounterMetricFamily:
+    """A counter; its samples get the suffix `_total`. `since`: when it began, in seconds since the
+    epoch.
+    """
+    return CounterMetricFamily(name, text, value=value, created=since)
 
 
 def format_bool(value: bool) -> str:

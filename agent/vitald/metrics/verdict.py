@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 
+from vitald.checking import parse_pci_address
 from vitald.metrics.single import format_bool
-from vitald.model import Action, Status
+from vitald.model import Action, Status, When
+
+OTHER = "other"  # as a label's value: what is left out elsewhere
+MAX_LISTED = 20  # groups of findings in the verdict tier
+_FINDING_LABELS = ("component", "pci_bus_id", "kind", "code", "action", "when", "simulated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +24,37 @@ class FindingLabels:
     component: str
     code: str
     action: Action
+    when: When
     is_simulated: bool
+
+    def list_values(self) -> list[str]:
+        """The values of the labels, in their order."""
+        kind, _, code = self.code.partition("/")
+        return [
+            self.component,
+            find_pci_bus_id(self.component),
+            kind,
+            code,
+            self.action.value,
+            self.when.value,
+            format_bool(self.is_simulated),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingGroup:
+    """The findings with the same labels: their number, and since when the first of them is open,
+    in seconds since the epoch.
+    """
+
+    labels: FindingLabels
+    count: int
+    since: float
+
+
+def find_pci_bus_id(component: str) -> str:
+    """The PCI address in the name of a component; empty for what is not a PCI device."""
+    return parse_pci_address(component.partition("/")[2]) or ""
 
 
 def make_status(current: Status) -> GaugeMetricFamily:
@@ -33,17 +69,59 @@ def make_status(current: Status) -> GaugeMetricFamily:
     return family
 
 
-def make_findings(counts: Mapping[FindingLabels, int]) -> GaugeMetricFamily:
-    """The number of open findings."""
-    family = GaugeMetricFamily(
-        "vitald_findings",
-        "Open findings.",
-        labels=["component", "kind", "code", "action", "simulated"],
+def group_findings(opened: Iterable[tuple[FindingLabels, float]]) -> list[FindingGroup]:
+    """`opened`: the labels of each finding, and since when it is open."""
+    groups: dict[FindingLabels, FindingGroup] = {}
+    for labels, since in opened:
+        known = groups.get(labels, FindingGroup(labels, 0, since))
+        groups[labels] = FindingGroup(labels, known.count + 1, min(known.since, since))
+    return list(groups.values())
+
+
+def collect_findings(groups: Iterable[FindingGroup]) -> Iterator[Metric]:
+    """The number of open findings, and since when they are open."""
+    number = _make_findings_family()
+    opened = GaugeMetricFamily(
+        "vitald_finding_opened_timestamp_seconds",
+        "When the finding was opened; of several with the same labels, the first one.",
+        labels=_FINDING_LABELS,
     )
-    for labels, count in counts.items():
-        kind, _, code = labels.code.partition("/")
-        family.add_metric(
-            [labels.component, kind, code, labels.action.value, format_bool(labels.is_simulated)],
-            count,
-        )
+    for group in groups:
+        values = group.labels.list_values()
+        number.add_metric(values, group.count)
+        opened.add_metric(values, group.since)
+    yield number
+    yield opened
+
+
+def count_worst_findings(groups: Iterable[FindingGroup]) -> Metric:
+    """The number of open findings: of the worst MAX_LISTED groups each, and of the others the sum,
+    those of drills apart.
+    """
+    ordered = sorted(groups, key=_make_sort_key)
+    family = _make_findings_family()
+    for group in ordered[:MAX_LISTED]:
+        family.add_metric(group.labels.list_values(), group.count)
+    rest = Counter[bool]()
+    for group in ordered[MAX_LISTED:]:
+        rest[group.labels.is_simulated] += group.count
+    for is_simulated, count in rest.items():
+        family.add_metric([OTHER, "", *[OTHER] * 4, format_bool(is_simulated)], count)
     return family
+
+
+def _make_findings_family() -> GaugeMetricFamily:
+    return GaugeMetricFamily("vitald_findings", "Open findings.", labels=_FINDING_LABELS)
+
+
+def _make_sort_key(group: FindingGroup) -> tuple[bool, int, int, float, str, str]:
+    """The worst first. A drill must not hide what is real."""
+    labels = group.labels
+    return (
+        labels.is_simulated,
+        -labels.action.rank,
+        -labels.when.urgency,
+        group.since,
+        labels.component,
+        labels.code,
+    )

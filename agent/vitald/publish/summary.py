@@ -19,7 +19,7 @@ from vitald.checking import (
     read_texts,
     read_whole,
 )
-from vitald.model import Action, Status
+from vitald.model import Action, Status, When
 from vitald.text import replace_unprintable
 from vitald.timestamps import parse_rfc3339
 
@@ -46,7 +46,7 @@ class FindingSummary:
     code: str
     reason: str
     action: Action
-    when: str
+    when: When
     since: float  # seconds since the epoch
     confirmed: bool
     simulated: bool
@@ -119,7 +119,7 @@ def _parse_finding(finding: schema.SummarizedFinding) -> FindingSummary:
         code=read_short(finding["code"]),
         reason=read_reason(finding["reason"]),
         action=Action(finding["action"]),
-        when=read_short(finding["when"]),
+        when=When(finding["when"]),
         since=read_time(finding["since"]),
         confirmed=read_flag(finding["confirmed"]),
         simulated=read_flag(finding["simulated"]),

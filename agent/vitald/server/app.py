@@ -109,7 +109,7 @@ class Api:
 
     def build_application(self) -> web.Application:
         app = web.Application(middlewares=[self._handle_request], client_max_size=_BODY_BYTES)
-        app.on_response_prepare.append(_sign_response)
+        app.on_response_prepare.append(library.sign_prepared)
         for routes in self._routes:
             routes.add_routes(app)
         return app
@@ -144,10 +144,6 @@ class Api:
             return library.make_error(
                 500, "vitald failed to answer", "its log says why; please report it"
             )
-
-
-async def _sign_response(_: web.Request, response: web.StreamResponse) -> None:
-    library.sign_response(response)
 
 
 def _read_peer(request: web.Request) -> Peer:

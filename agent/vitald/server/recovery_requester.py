@@ -105,7 +105,7 @@ class RecoveryRequester:
         family = GaugeMetricFamily(
             "vitald_recovery_requested",
             "1 while root is requested to do this to the node.",
-            labels=["action"],
+            labels=["repair"],
         )
         for kind in Repair:
             family.add_metric([kind.value], self.request is not None and self.request.kind is kind)

@@ -16,7 +16,7 @@ from vitald.model import ComponentKind
 _CHIP = ReadingTable(
     component=ComponentKind.NODE,
     prefix="vitald_hwmon",
-    labels={"chip": get_id, "name": get_reading("chip")},
+    labels={"chip": get_id, "chip_name": get_reading("chip")},
     readings=(
         gauge("temperature_celsius", "Temperature of the sensor.", each="sensor", first=1),
         gauge(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from vitald.collectors.reading_definitions import (
     FLAG,
+    ReadingDefinition,
     ReadingTable,
     gauges,
     text_reading,
@@ -19,25 +22,28 @@ KINDS = {
     "nics": "InfiniBand and RoCE adapters",
     "nvme": "NVMe drives",
 }
+_SINGULAR = {"gpus": "gpu", "nics": "nic"}  # as the value of a label
 VERSIONS = ("gpu_driver", "neuron_driver", "efa_driver", "kernel")
+
+
+def _count(
+    metric: str, help_: str, ending: str = "", *, unit: str = "", kinds: Iterable[str] = KINDS
+) -> tuple[ReadingDefinition, ...]:
+    """A gauge with the kinds of devices that are counted."""
+    readings = {_SINGULAR.get(kind, kind): f"{kind}{ending}" for kind in kinds}
+    return gauges(metric, help_, "device_kind", readings, unit=unit)
+
+
 _EXPECT = ReadingTable(
     component=ComponentKind.NODE,
     prefix="vitald",
     readings=(
-        *gauges(
-            "devices", "Devices that are here, by kind.", "kind", {kind: kind for kind in KINDS}
-        ),
-        *gauges(
-            "devices_expected",
-            "Devices that should be here.",
-            "kind",
-            {kind: f"{kind}_expected" for kind in KINDS},
-        ),
-        *gauges(
+        *_count("devices", "Devices that are here, by kind."),
+        *_count("devices_expected", "Devices that should be here.", "_expected"),
+        *_count(
             "devices_expected_confirmed",
             "1 where the expected number is confirmed, 0 where it is being learned.",
-            "kind",
-            {kind: f"{kind}_confirmed" for kind in KINDS},
+            "_confirmed",
             unit=FLAG,
         ),
         *(
@@ -48,11 +54,11 @@ _EXPECT = ReadingTable(
             )
             for kind in KINDS
         ),
-        *gauges(
+        *_count(
             "devices_most",
             "Devices that an instance of this type can have.",
-            "kind",
-            {"efa": "efa_most"},
+            "_most",
+            kinds=("efa",),
         ),
         *(text_reading(name, f"Version: {name}.") for name in VERSIONS),
         *(

@@ -23,7 +23,7 @@ _NIC = ReadingTable(
         "device": get_reading("device"),
         "interface": get_reading("interface"),
         "pci_bus_id": get_id,
-        "kind": get_reading("kind"),
+        "adapter_kind": get_reading("kind"),
     },
     readings=(
         state("link", "1 for the state of the worst of the links that should be up."),

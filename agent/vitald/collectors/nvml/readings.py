@@ -5,12 +5,14 @@ from __future__ import annotations
 from vitald.collectors.reading_definitions import (
     CODE,
     FLAG,
+    LinkMerge,
     ReadingTable,
     counter,
     counters,
     flag,
     gauge,
     gauges,
+    merge_links,
     text_reading,
     unexported,
 )
@@ -133,37 +135,37 @@ _GPU = ReadingTable(
         gauge("pcie_width", "Lanes of the PCIe link now."),
         gauge("pcie_generation_max", "Generation that the GPU and its slot have."),
         gauge("pcie_width_max", "Lanes that the GPU and its slot have."),
-        flag("nvlink_up", "1 for an NVLink that is active.", "nvlink_active", each="link"),
+        *merge_links(
+            LinkMerge.OMIT, flag("nvlink_up", "1 for an NVLink that is active.", "nvlink_active")
+        ),
         gauge("nvlinks_active", "NVLinks that are active."),
         gauge(
             "nvlinks_expected",
             "NVLinks that were ever active, or are on most GPUs of this model here.",
         ),
         gauge("nvlink_version", "NVLink version, such as 4 or 5."),
-        gauge(
-            "nvlink_speed_bytes_per_second",
-            "Speed of the link.",
-            "nvlink_bytes_per_second",
-            each="link",
+        *merge_links(
+            LinkMerge.LOWEST,
+            gauge("nvlink_speed_bytes_per_second", "Speed of the link.", "nvlink_bytes_per_second"),
+            flag(
+                "c2c_link_up",
+                "1 for a link to the processor (NVLink-C2C) that is active.",
+                "c2c_active",
+            ),
         ),
-        *gauges(
-            "nvlink_bit_error_ratio",
-            "NVLink 5: bit error rate as the driver works it out; 15e-255 is the least.",
-            "errors",
-            {"effective": "nvlink_effective_ber", "symbol": "nvlink_symbol_ber"},
-            each="link",
-            unit="ratio",
-        ),
-        gauge(
-            "nvlink_fec_highest_bin",
-            "NVLink 5: highest bin of corrected symbol errors that counted.",
-            each="link",
-        ),
-        flag(
-            "c2c_link_up",
-            "1 for a link to the processor (NVLink-C2C) that is active.",
-            "c2c_active",
-            each="link",
+        *merge_links(
+            LinkMerge.HIGHEST,
+            *gauges(
+                "nvlink_bit_error_ratio",
+                "NVLink 5: bit error rate as the driver works it out; 15e-255 is the least.",
+                "errors",
+                {"effective": "nvlink_effective_ber", "symbol": "nvlink_symbol_ber"},
+                unit="ratio",
+            ),
+            gauge(
+                "nvlink_fec_highest_bin",
+                "NVLink 5: highest bin of corrected symbol errors that counted.",
+            ),
         ),
         gauge(
             "fabric_state", "NVLink fabric: 1 not started, 2 in progress, 3 completed.", unit=CODE
@@ -237,33 +239,35 @@ _GPU = ReadingTable(
                 "fatal": "pcie_fatal_errors",
             },
         ),
-        *(
-            counter(f"nvlink_{name}", f"NVLink: {help_}.", each="link")
-            for name, help_ in (
-                ("crc_errors", "CRC errors"),
-                ("replays", "replays"),
-                ("recoveries", "recoveries"),
-                ("recovery_failures", "recoveries that failed"),
-                ("recovery_attempts", "recoveries, whatever came of them"),
-                ("effective_errors", "errors after correction"),
-                ("symbol_errors", "symbol errors"),
-                ("receive_errors", "packets received with errors"),
-                ("remote_errors", "errors that the remote end reports"),
-                ("general_errors", "other errors"),
-                ("integrity_errors", "times that local errors passed their threshold"),
-                ("transmit_discards", "packets that were discarded and not sent"),
-                ("malformed_packets", "packets received that were malformed"),
-                ("buffer_overruns", "packets received that found no buffer"),
-                ("blocks", "blocks sent"),
-                ("retried_blocks", "blocks sent again"),
-            )
-        ),
-        *counters(
-            "nvlink_raw_errors",
-            "NVLink 5: errors of a lane before correction.",
-            "lane",
-            {lane: f"nvlink_raw_errors_lane{lane}" for lane in ("0", "1")},
-            each="link",
+        *merge_links(
+            LinkMerge.SUM,
+            *(
+                counter(f"nvlink_{name}", f"NVLink: {help_}.")
+                for name, help_ in (
+                    ("crc_errors", "CRC errors"),
+                    ("replays", "replays"),
+                    ("recoveries", "recoveries"),
+                    ("recovery_failures", "recoveries that failed"),
+                    ("recovery_attempts", "recoveries, whatever came of them"),
+                    ("effective_errors", "errors after correction"),
+                    ("symbol_errors", "symbol errors"),
+                    ("receive_errors", "packets received with errors"),
+                    ("remote_errors", "errors that the remote end reports"),
+                    ("general_errors", "other errors"),
+                    ("integrity_errors", "times that local errors passed their threshold"),
+                    ("transmit_discards", "packets that were discarded and not sent"),
+                    ("malformed_packets", "packets received that were malformed"),
+                    ("buffer_overruns", "packets received that found no buffer"),
+                    ("blocks", "blocks sent"),
+                    ("retried_blocks", "blocks sent again"),
+                )
+            ),
+            *counters(
+                "nvlink_raw_errors",
+                "NVLink 5: errors of a lane before correction.",
+                "lane",
+                {lane: f"nvlink_raw_errors_lane{lane}" for lane in ("0", "1")},
+            ),
         ),
         counter(
             "nvlink_fec_corrected",
@@ -271,13 +275,16 @@ _GPU = ReadingTable(
             "nvlink_fec_history",
             each="bin",
         ),
-        *(
-            counter(f"c2c_{name}", f"NVLink-C2C: {help_}.", each="link")
-            for name, help_ in (
-                ("error_interrupts", "error interrupts"),
-                ("replays", "replays"),
-                ("replays_back_to_back", "replays of what was a replay"),
-            )
+        *merge_links(
+            LinkMerge.SUM,
+            *(
+                counter(f"c2c_{name}", f"NVLink-C2C: {help_}.")
+                for name, help_ in (
+                    ("error_interrupts", "error interrupts"),
+                    ("replays", "replays"),
+                    ("replays_back_to_back", "replays of what was a replay"),
+                )
+            ),
         ),
         unexported("missing", "1 while a device that was here before is not.", unit=FLAG),
         *(

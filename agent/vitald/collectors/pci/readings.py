@@ -30,8 +30,8 @@ _PCI = ReadingTable(
     prefix="vitald_pci",
     labels={
         "pci_bus_id": get_id,
-        "kind": lambda readings: readings.component.kind.value,
-        "part": get_reading("part"),
+        "component_kind": lambda readings: readings.component.kind.value,
+        "role": get_reading("part"),
     },
     readings=(
         flag("present", "1 while the function is on the bus."),

@@ -11,7 +11,6 @@ Source: node_exporter, collector/textfile.go: it reads the files `*.prom` of one
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,13 +79,17 @@ def _collect_summary(summary: NodeSummary) -> Iterator[Metric]:
         "1 if a replacement is due: required now, or after the job while the node is idle.",
         bool(summary.replacement_reason),
     )
-    yield verdict.make_findings(
-        Counter(
-            verdict.FindingLabels(
-                component=finding.component,
-                code=finding.code,
-                action=finding.action,
-                is_simulated=finding.simulated,
+    yield from verdict.collect_findings(
+        verdict.group_findings(
+            (
+                verdict.FindingLabels(
+                    component=finding.component,
+                    code=finding.code,
+                    action=finding.action,
+                    when=finding.when,
+                    is_simulated=finding.simulated,
+                ),
+                finding.since,
             )
             for finding in summary.findings
         )

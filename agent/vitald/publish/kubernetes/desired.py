@@ -212,7 +212,7 @@ def _describe_finding(finding: FindingSummary) -> dict[str, object]:
         "component": finding.component,
         "code": finding.code,
         "action": finding.action.value,
-        "when": finding.when,
+        "when": finding.when.value,
         "since": format_rfc3339(finding.since, "seconds"),
         "confirmed": finding.confirmed,
         "device": finding.device,

@@ -67,6 +67,12 @@ def list_observations(
     return node_state.list_observations({NVML: [*gpus, *more]})
 
 
+def name_identities(node_state: NodeState, inventory: PciInventory) -> dict[str, str]:
+    """The component that each device is in now, by the key of the device's record."""
+    watched = (Component(device.kind, device.address) for device in inventory.list_watched())
+    return {node_state.get_identity(component): component.name for component in watched}
+
+
 def list_components(
     node_state: NodeState,
     inventory: PciInventory,
@@ -182,15 +188,13 @@ def _is_component(component: Component) -> bool:
 def _group_gaps(own: Iterable[tuple[Component, Observation]]) -> tuple[Gap, ...]:
     """Each reason once, with its readings and components. The widest gaps come first."""
     by_reason: dict[tuple[str, str], list[Component]] = {}
-    for component, observation in own:
+    for component, observation in sorted(own, key=lambda each: _make_sort_key(each[0])):
         if observation.readings is not None:
             for reading, reason in observation.readings.missing.items():
                 by_reason.setdefault((reason, reading), []).append(component)
     joined: dict[tuple[str, tuple[Component, ...]], list[str]] = {}
     for (reason, reading), components in by_reason.items():
-        joined.setdefault((reason, tuple(sorted(components, key=_make_sort_key))), []).append(
-            reading
-        )
+        joined.setdefault((reason, tuple(components)), []).append(reading)
     gaps = [
         Gap(reason, tuple(sorted(readings)), components)
         for (reason, components), readings in joined.items()

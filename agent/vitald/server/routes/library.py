@@ -42,6 +42,11 @@ def sign_response(response: web.StreamResponse) -> None:
     response.headers["Server"] = f"vitald/{__version__}"
 
 
+async def sign_prepared(_: web.Request, response: web.StreamResponse) -> None:
+    """`sign_response`, as an application calls it."""
+    sign_response(response)
+
+
 def make_error(status: int, what: str, hint: str = "") -> web.Response:
     answer: schema.Error = {"error": what}
     if hint:

@@ -18,7 +18,6 @@ from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.core.node_state import LedgerHealth
 from vitald.judge.verdict import WorkPhase, sort_by_strength
-from vitald.model import Component
 from vitald.server import serialize
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.request import PAGE, RequestRefused, read_query
@@ -130,16 +129,10 @@ class NodeRoutes:
         }
 
     def _list_suspects(self, now: float) -> list[schema.Suspect]:
-        watched = (
-            Component(device.kind, device.address)
-            for device in self._context.inventory.list_watched()
-        )
-        names = {
-            self._context.node_state.get_identity(component): component.name
-            for component in watched
-        }
+        node_state = self._context.node_state
+        names = components.name_identities(node_state, self._context.inventory)
         return serialize.format_suspects(
-            self._context.node_state.score_suspects(now), self._context.catalog, names
+            node_state.score_suspects(now), self._context.catalog, names
         )[:PAGE]
 
     async def get_components(self, request: web.Request) -> web.Response:

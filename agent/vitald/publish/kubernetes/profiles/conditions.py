@@ -11,6 +11,7 @@ Source: aws/karpenter-provider-aws, pkg/cloudprovider/cloudprovider.go (RepairPo
 
 from __future__ import annotations
 
+from vitald.model import When
 from vitald.publish.kubernetes.desired import (
     ConditionStatus,
     DesiredCondition,
@@ -71,7 +72,7 @@ def _build_condition(
             reason=word.spell(finding),
             message=format_message([f"{finding.reason} on {finding.component}", *state.lines]),
             # What waited for the job is due since the node became idle, which no finding tells.
-            changed_at=state.changed_at if finding.when == "now" else 0.0,
+            changed_at=state.changed_at if finding.when is When.NOW else 0.0,
         )
     if not state.is_complete:
         return DesiredCondition(
