@@ -47,6 +47,7 @@ OLDER = (
     ),
 )
 H100, A100 = ("h100", {"mig_mode": "1 1", "mig.0": "1 0"}), ("a100", {})
+WHOLE, UNSAMPLED = ("h100", {}), ("h100", {"ret.nvmlGpmSampleGet": 999})
 OF_NO_GPU = [
     "InitWithFlags",
     "SystemGetDriverVersion",
@@ -70,8 +71,12 @@ OF_A_GPU = """
     DeviceGetRepairStatus DeviceGetUnrepairableMemoryFlag_v1 DeviceGetCurrPcieLinkGeneration
     DeviceGetCurrPcieLinkWidth DeviceGetMaxPcieLinkGeneration DeviceGetMaxPcieLinkWidth
     DeviceGetNvLinkState DeviceGetNvLinkVersion DeviceGetPlatformInfo DeviceGetGpuFabricInfoV
-    DeviceGetComputeRunningProcesses_v3 DeviceGetNvLinkErrorCounter
+    DeviceGetComputeRunningProcesses_v3
+    DeviceGetNvLinkErrorCounter
     DeviceGetCurrentClocksThrottleReasons DeviceGetTemperatureV DeviceGetMemoryInfo
+    DeviceGetEncoderUtilization DeviceGetDecoderUtilization DeviceGetGpuInstanceId
+    DeviceGetComputeInstanceId GpmQueryDeviceSupport GpmSampleAlloc GpmSampleGet GpmMigSampleGet
+    GpmMetricsGet GpmSampleFree
 """.split()  # noqa: SIM905  # a list would be fifty lines
 WHERE = {
     "DeviceGetNvLinkErrorCounter": A100,
@@ -79,6 +84,7 @@ WHERE = {
     "DeviceGetTemperatureV": OLDER,
 }
 WHERE |= {"DeviceGetMemoryInfo": OLDER}
+WHERE |= {"GpmSampleGet": WHOLE, "GpmSampleFree": UNSAMPLED}
 WAITS = "nvmlEventSetWait_v2"  # in threads of its own, where it may take as long as it likes
 
 
@@ -122,6 +128,12 @@ def of(node: SimulatedNode, gpu: int | None) -> Component:
     return NODE if gpu is None else Component(ComponentKind.GPU, node.addresses[gpu])
 
 
+def find_reading(looking: Looking, name: str) -> bool:
+    """Whether the first GPU has the reading."""
+    readings = looking.read(0)
+    return readings is not None and name in readings.values
+
+
 def named(function: str, call: object) -> bool:
     """The binding's name for a C function may lack its version."""
     return re.sub(r"_v\d+\Z", "", function) == re.sub(r"_v\d+\Z", "", str(call))
@@ -134,17 +146,19 @@ def named(function: str, call: object) -> bool:
 @story
 async def test_the_list_of_calls_is_whole(tmp_path: Path) -> None:
     asked: dict[str, int | None] = {}
-    for number, where in enumerate((H100, A100, OLDER)):
+    for number, where in enumerate((H100, A100, OLDER, WHOLE, UNSAMPLED)):
         node = made(tmp_path / str(number), where, trace=True)
-        async with Looking(node, hasty()) as looking:
+        async with Looking(node, hasty(), profiling=True) as looking:
             await looking.looks(3)
+            if where is WHOLE:  # profiling needs samples that are a second apart
+                await looking.until(lambda: find_reading(looking, "sm_active_ratio"))
         asked |= {call.function: call.gpu for call in node.read_calls()}
     assert {name for name in asked if name != WAITS} == {
         f"nvml{name}" for name in (*OF_NO_GPU, *OF_A_GPU)
     }
     assert {name for name, gpu in asked.items() if gpu is None} == {
         f"nvml{name}" for name in OF_NO_GPU
-    } | {"nvmlEventSetCreate"}
+    } | {"nvmlEventSetCreate", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree"}
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +173,8 @@ async def hang(name: str, folder: Path) -> None:
     gpu = None if name in OF_NO_GPU else 0
     node = made(folder, WHERE.get(name, H100))
     node.hang_call(None, f"nvml{name}")
-    async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=WAIT_S) as looking:
+    settings = {"deadline_s": DEADLINE_S, "give_up_s": WAIT_S, "profiling": True}
+    async with Looking(node, hasty(), **settings) as looking:
         await looking.until(lambda: looking.of(HUNG))
         (event,) = looking.of(HUNG)
         assert event.component == of(node, gpu)

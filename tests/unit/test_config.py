@@ -56,6 +56,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("nvml", "inventory"): ('"1h"', 3600.0),
     ("nvml", "deadline"): ('"20s"', 20.0),
     ("nvml", "give_up"): ('"2m"', 120.0),
+    ("nvml", "profiling"): ("true", True),
     ("nvml", "driver_root"): ('"/opt/driver"', Path("/opt/driver")),
     ("nvml", "library"): ('"/opt/lib/libnvidia-ml.so.1"', Path("/opt/lib/libnvidia-ml.so.1")),
     **{

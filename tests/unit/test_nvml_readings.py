@@ -89,7 +89,9 @@ def test_a_reading_belongs_to_one_call_and_each_call_is_a_function() -> None:
     every = [name for given in tiers.READINGS_BY_CALL.values() for name in given]
     assert len(every) == len(set(every))
     assert [
-        call.name for tier in (calls.FAST, calls.SLOW, calls.INVENTORY) for call in tier
+        call.name
+        for tier in (calls.FAST, calls.SLOW, calls.INVENTORY, calls.PROFILING)
+        for call in tier
     ] == list(tiers.READINGS_BY_CALL)
 
 

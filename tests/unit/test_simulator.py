@@ -71,6 +71,16 @@ def wait(name, ms):
     def address(handle): return ctypes.cast(handle, ctypes.c_void_p).value
     whose = [g for g, handle in known.items() if address(handle) == address(got.device)]
     return [whose, got.eventType, got.eventData, got.gpuInstanceId]
+def gpm(gpu, *ids):
+    get = p.c_nvmlGpmMetricsGet_t()
+    get.version, get.numMetrics = p.NVML_GPM_METRICS_GET_VERSION, len(ids)
+    get.sample1, get.sample2 = p.nvmlGpmSampleAlloc(), p.nvmlGpmSampleAlloc()
+    try:
+        for sample in (get.sample1, get.sample2): p.nvmlGpmSampleGet(h(gpu), sample)
+    except p.NVMLError: pass
+    for at, metric in enumerate(ids): get.metrics[at].metricId = metric
+    p.nvmlGpmMetricsGet(get)
+    return [[get.metrics[at].nvmlReturn, get.metrics[at].value] for at in range(len(ids))]
 class Size(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char * 24), ("size", ctypes.c_uint32)]
 def sizes():
@@ -193,7 +203,7 @@ EVERY = (
     " PowerManagementDefaultLimit PerformanceState TotalEnergyConsumption CurrPcieLinkGeneration"
     " MaxPcieLinkGeneration GpuMaxPcieLinkGeneration CurrPcieLinkWidth MaxPcieLinkWidth"
     " PcieReplayCounter CurrentClocksEventReasons CurrentClocksThrottleReasons SupportedEventTypes"
-    " ComputeRunningProcesses"
+    " ComputeRunningProcesses EncoderUtilization DecoderUtilization"
 )
 CALLS: dict[str, frozenset[str]] = {
     **{f"p.nvmlDeviceGet{name}(h(0))": ALL for name in EVERY.split()},
@@ -247,6 +257,13 @@ CALLS: dict[str, frozenset[str]] = {
 # Without a model's say.
 OTHERS = {
     "p.nvmlDeviceGetMigDeviceHandleByIndex(h(0), 0)": {2, NOT_FOUND},
+    "p.nvmlDeviceGetGpuInstanceId(h(0))": {NOT_SUPPORTED},  # of a MIG instance only
+    "p.nvmlDeviceGetComputeInstanceId(h(0))": {NOT_SUPPORTED},
+    "p.nvmlGpmQueryDeviceSupport(h(0))": {0},
+    "p.nvmlGpmSampleGet(h(0), p.nvmlGpmSampleAlloc())": {0, NOT_SUPPORTED},
+    "p.nvmlGpmSampleFree(p.nvmlGpmSampleAlloc())": {0},
+    "p.nvmlGpmMigSampleGet(h(0), 1, p.nvmlGpmSampleAlloc())": {NOT_SUPPORTED},
+    "gpm(0, 1)": {0, 2},  # there are no samples where it is not supported
     "p.nvmlGetExcludedDeviceInfoByIndex(0)": {2},
     "wait('all', 1)": {TIMED_OUT},
     "p.nvmlEventSetFree(sets['all'])": {0},
@@ -293,11 +310,14 @@ def test_the_structs_are_those_of_the_binding(node: SimulatedNode, client: Clien
         "EventData": "c_nvmlEventData_t",
         "ExcludedDevice": "c_nvmlExcludedDeviceInfo_t",
         "Platform_v2": "c_nvmlPlatformInfo_v2_t",
+        "GpmSupport": "c_nvmlGpmSupport_t",
+        "GpmMetric": "c_nvmlGpmMetric_t",
     }
 
     table = client.ask("sizes()")
     assert isinstance(table, dict) and set(table) == set(names)
     assert {name: client.ask(f"ctypes.sizeof(p.{names[name]})") for name in table} == table
+    assert client.ask("p.c_nvmlGpmMetricsGet_t.metrics.offset") == 24
 
 
 def test_what_a_healthy_h100_says(node: SimulatedNode, client: Client) -> None:
@@ -362,7 +382,7 @@ def test_values_of_several_numbers(node: SimulatedNode, client: Client) -> None:
         {
             "remap": "3 4 1 0",
             "histogram": "600 30 8 1 1",
-            "mig_mode": "1 0",
+            "mig_mode": "0 1",
             "pages.dbe": "0x1a000 0x2b000",
         },
     )
@@ -386,7 +406,7 @@ def test_values_of_several_numbers(node: SimulatedNode, client: Client) -> None:
         1,
         1,
     ]
-    assert client.ask("p.nvmlDeviceGetMigMode(h(2))") == [1, 0]
+    assert client.ask("p.nvmlDeviceGetMigMode(h(2))") == [0, 1]
     assert client.ask("[page['address'] for page in p.nvmlDeviceGetRetiredPages_v2(h(2), 1)]") == [
         0x1A000,
         0x2B000,

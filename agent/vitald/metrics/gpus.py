@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vitald.collectors.nvml.readings import RACK_LOCATION, READINGS
+from vitald.metrics import mig
 from vitald.metrics.families import LabelledReadings, build_metrics, derive_families
 from vitald.metrics.link_values import LinkValues, merge_families
 from vitald.metrics.single import format_bool
@@ -35,6 +36,7 @@ class GpuMetrics:
         gpus = [LabelledReadings(read, list_labels(read)) for read in found]
         yield _make_info(gpus)
         yield _make_places(gpus)
+        yield from mig.collect_instances(LABELS, gpus)
         yield from build_metrics(self._families, LABELS, gpus)
 
 

@@ -52,8 +52,13 @@ typedef struct { u32 version; uint8_t ib_guid[16]; char chassis[16]; uint8_t slo
 typedef struct { u32 version; uint8_t uuid[16]; u32 status, clique, state, mask; uint8_t summary; } Fabric;
 typedef struct { u32 pid; u64 used; u32 gi, ci; } Process;
 typedef struct { void *device; u64 type, data; u32 gi, ci; } EventData;
+typedef struct { u32 version, supported; } GpmSupport;
+typedef struct { int gpu, instance, filled; struct timespec taken; } GpmSample;
+typedef struct { u32 id, ret; double value; const char *short_name, *long_name, *unit; } GpmMetric;
+typedef struct { u32 version, count; GpmSample *first, *second; GpmMetric metrics[]; } GpmMetricsGet;
 _Static_assert(sizeof(Pci) == 68 && sizeof(Field) == 40 && sizeof(Sram) == 104 && sizeof(Fabric) == 40, "layout");
 _Static_assert(sizeof(Process) == 24 && sizeof(EventData) == 32 && sizeof(MemoryV2) == 40, "layout");
+_Static_assert(sizeof(GpmMetric) == 40 && sizeof(GpmMetricsGet) == 24, "layout");
 
 /* --- state */
 
@@ -195,25 +200,47 @@ static int gpu_count(void) {
 /* Neither absent nor excluded by the driver's configuration. */
 static int present(int gpu) { return !number_or(gpu, "absent", 0) && !number_or(gpu, "excluded", 0); }
 
-typedef struct Handle { int gpu; int64_t epoch, own_epoch; struct Handle *next; } Handle;
+/* `mig`: the index of the MIG instance; WHOLE for the GPU itself. */
+enum { WHOLE = -1 };
+typedef struct Handle { int gpu, mig; int64_t epoch, own_epoch; struct Handle *next; } Handle;
 static Handle *handles;
 
-static Handle *handle_of(int gpu) {
+static Handle *handle_of_instance(int gpu, int mig) {
     int64_t epoch = number_or(NO_GPU, "driver.epoch", 0), own = number_or(gpu, "epoch", 0);
     pthread_mutex_lock(&lock);
     Handle *one = handles;
-    while (one && (one->gpu != gpu || one->epoch != epoch || one->own_epoch != own)) one = one->next;
+    while (one && (one->gpu != gpu || one->mig != mig || one->epoch != epoch || one->own_epoch != own)) one = one->next;
     if (!one) {
         one = malloc(sizeof *one);
-        *one = (Handle){gpu, epoch, own, handles};
+        *one = (Handle){gpu, mig, epoch, own, handles};
         handles = one;
     }
     pthread_mutex_unlock(&lock);
     return one;
 }
 
-/* Its GPU or the driver was reset since, or the GPU is not there any more. */
+static Handle *handle_of(int gpu) { return handle_of_instance(gpu, WHOLE); }
+
+typedef struct { u32 gi, ci; char profile[64], uuid[96]; u64 total, used; } Mig;
+
+/* `mig.<n> = gi ci [profile [total used [uuid]]]`; 0 if there is none. */
+static int instance_of(int gpu, int mig, Mig *out) {
+    char key[64], value[VALUE];
+    snprintf(key, sizeof key, "mig.%d", mig);
+    memset(out, 0, sizeof *out);
+    if (!find(gpu, key, value)) return 0;
+    snprintf(out->uuid, sizeof out->uuid, "MIG-51a10000-0000-5000-8000-%06x%06x", gpu, mig);
+    strcpy(out->profile, "1g.10gb");
+    unsigned long long total = 0, used = 0;
+    int found = sscanf(value, "%u %u %63s %llu %llu %95s", &out->gi, &out->ci, out->profile, &total, &used, out->uuid);
+    out->total = total, out->used = used;
+    return found >= 2;
+}
+
+/* Its GPU or the driver was reset since, or the GPU or the MIG instance is not there any more. */
 static int stale(const Handle *handle) {
+    Mig instance;
+    if (handle->mig != WHOLE && !instance_of(handle->gpu, handle->mig, &instance)) return 1;
     return !present(handle->gpu) || handle->epoch != number_or(NO_GPU, "driver.epoch", 0) || handle->own_epoch != number_or(handle->gpu, "epoch", 0);
 }
 
@@ -318,9 +345,13 @@ static Call enter(const char *name, int gpu, const Handle *handle, int must) {
 #define CALL(must) CALL_WITH(NO_GPU, NULL, must)
 /* Look-ups take no handle, but they are about a GPU: what is injected for it counts. */
 #define CALL_FOR(gpu) CALL_WITH(gpu, NULL, 1)
-#define DEVICE_CALL(handle) \
+#define ANY_DEVICE_CALL(handle) \
     if (!handle) return INVALID; \
     CALL_WITH(handle->gpu, handle, 1)
+/* Most calls are about a whole GPU. */
+#define DEVICE_CALL(handle) \
+    ANY_DEVICE_CALL(handle); \
+    if (handle->mig != WHOLE) return call.ret = INVALID
 #define ANSWER(code) return call.ret = (code)
 
 static int put_text(int gpu, const char *key, char *out, u32 length) {
@@ -450,7 +481,7 @@ EXPORT int nvmlDeviceGetHandleBySerial(const char *serial, Handle **out) {
 /* --- one value each: name, key */
 
 #define TEXTS(X) \
-    X(nvmlDeviceGetName, "name") X(nvmlDeviceGetUUID, "uuid") X(nvmlDeviceGetSerial, "serial") X(nvmlDeviceGetBoardPartNumber, "part") \
+    X(nvmlDeviceGetSerial, "serial") X(nvmlDeviceGetBoardPartNumber, "part") \
     X(nvmlDeviceGetVbiosVersion, "vbios") X(nvmlDeviceGetInforomImageVersion, "inforom")
 #define NUMBERS(X) \
     X(nvmlDeviceGetMinorNumber, "minor") X(nvmlDeviceGetModuleId, "module") X(nvmlDeviceGetBoardId, "board_id") \
@@ -475,6 +506,27 @@ TEXTS(TEXT)
 NUMBERS(NUMBER)
 LONG_NUMBERS(LONG_NUMBER)
 PAIRS(PAIR)
+
+static int put_formatted(char *out, u32 length, const char *first, const char *second) {
+    return snprintf(out, length, "%s%s", first, second) >= (int)length ? TOO_SMALL : OK;
+}
+
+EXPORT int nvmlDeviceGetName(Handle *handle, char *out, u32 length) {
+    ANY_DEVICE_CALL(handle);
+    Mig mig;
+    char name[VALUE];
+    if (handle->mig == WHOLE) ANSWER(put_text(handle->gpu, "name", out, length));
+    if (!find(handle->gpu, "name", name) || !instance_of(handle->gpu, handle->mig, &mig)) ANSWER(NOT_SUPPORTED);
+    snprintf(name + strlen(name), sizeof name - strlen(name), " MIG ");
+    ANSWER(put_formatted(out, length, name, mig.profile));
+}
+
+EXPORT int nvmlDeviceGetUUID(Handle *handle, char *out, u32 length) {
+    ANY_DEVICE_CALL(handle);
+    Mig mig;
+    if (handle->mig == WHOLE) ANSWER(put_text(handle->gpu, "uuid", out, length));
+    ANSWER(instance_of(handle->gpu, handle->mig, &mig) ? put_formatted(out, length, mig.uuid, "") : NOT_FOUND);
+}
 
 /* With a number in the question, which is part of the key. */
 #define INDEXED(X) \
@@ -561,26 +613,53 @@ EXPORT int nvmlDeviceGetPlatformInfo(Handle *handle, Platform *out) {
     ANSWER(OK);
 }
 
+/* NVML: "On MIG-enabled GPUs, querying device utilization rates is not currently supported", and the same of encoder and decoder. */
+static int in_mig_mode(int gpu) {
+    u64 modes[2] = {0, 0};
+    return numbers(gpu, "mig_mode", modes, 2) > 0 && modes[0];
+}
+
 EXPORT int nvmlDeviceGetUtilizationRates(Handle *handle, Utilization *out) {
     DEVICE_CALL(handle);
+    if (in_mig_mode(handle->gpu)) ANSWER(NOT_SUPPORTED);
     ANSWER(put_two(handle->gpu, "utilization", &out->gpu, &out->memory));
 }
 
-EXPORT int nvmlDeviceGetMemoryInfo(Handle *handle, Memory *out) {
+EXPORT int nvmlDeviceGetEncoderUtilization(Handle *handle, u32 *percent, u32 *period_us) {
     DEVICE_CALL(handle);
-    u64 all[3] = {0, 0, 0};
-    if (numbers(handle->gpu, "memory", all, 3) < 2) ANSWER(NOT_SUPPORTED);
-    *out = (Memory){all[0], all[0] - all[1] - all[2], all[1] + all[2]};
-    ANSWER(OK);
+    ANSWER(in_mig_mode(handle->gpu) ? NOT_SUPPORTED : put_two(handle->gpu, "encoder", percent, period_us));
+}
+
+EXPORT int nvmlDeviceGetDecoderUtilization(Handle *handle, u32 *percent, u32 *period_us) {
+    DEVICE_CALL(handle);
+    ANSWER(in_mig_mode(handle->gpu) ? NOT_SUPPORTED : put_two(handle->gpu, "decoder", percent, period_us));
+}
+
+/* Total, used, reserved: of the GPU, or of a MIG instance. */
+static int memory_of(const Handle *handle, u64 out[3]) {
+    Mig mig;
+    memset(out, 0, 3 * sizeof *out);
+    if (handle->mig == WHOLE) return numbers(handle->gpu, "memory", out, 3) < 2 ? NOT_SUPPORTED : OK;
+    if (!instance_of(handle->gpu, handle->mig, &mig) || !mig.total) return NOT_SUPPORTED;
+    out[0] = mig.total, out[1] = mig.used;
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo(Handle *handle, Memory *out) {
+    ANY_DEVICE_CALL(handle);
+    u64 all[3];
+    int code = memory_of(handle, all);
+    if (!code) *out = (Memory){all[0], all[0] - all[1] - all[2], all[1] + all[2]};
+    ANSWER(code);
 }
 
 EXPORT int nvmlDeviceGetMemoryInfo_v2(Handle *handle, MemoryV2 *out) {
-    DEVICE_CALL(handle);
-    u64 all[3] = {0, 0, 0};
+    ANY_DEVICE_CALL(handle);
+    u64 all[3];
     if (out->version != 0x02000028) ANSWER(VERSION);
-    if (numbers(handle->gpu, "memory", all, 3) < 2) ANSWER(NOT_SUPPORTED);
-    *out = (MemoryV2){out->version, all[0], all[2], all[0] - all[1] - all[2], all[1]};
-    ANSWER(OK);
+    int code = memory_of(handle, all);
+    if (!code) *out = (MemoryV2){out->version, all[0], all[2], all[0] - all[1] - all[2], all[1]};
+    ANSWER(code);
 }
 
 /* --- memory errors */
@@ -737,15 +816,91 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Handle *handle, u32 *count, P
     ANSWER(found > room ? TOO_SMALL : OK);
 }
 
-/* --- MIG: instances have handles of their own, which only say that they are there */
+/* --- MIG: instances have handles of their own, for the name, UUID, memory and numbers */
 
 EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(Handle *handle, u32 index, Handle **out) {
     DEVICE_CALL(handle);
-    char key[64], value[VALUE];
-    snprintf(key, sizeof key, "mig.%u", index);
+    Mig mig;
     if (index >= (u32)number_or(handle->gpu, "mig_max", 0)) ANSWER(INVALID);
-    if (!find(handle->gpu, key, value)) ANSWER(NOT_FOUND);
-    *out = handle;
+    if (!instance_of(handle->gpu, (int)index, &mig)) ANSWER(NOT_FOUND);
+    *out = handle_of_instance(handle->gpu, (int)index);
+    ANSWER(OK);
+}
+
+#define MIG_NUMBER(fn, member) \
+    EXPORT int fn(Handle *handle, u32 *out) { \
+        ANY_DEVICE_CALL(handle); \
+        Mig mig; \
+        if (handle->mig == WHOLE) ANSWER(NOT_SUPPORTED); \
+        if (!instance_of(handle->gpu, handle->mig, &mig)) ANSWER(NOT_FOUND); \
+        *out = mig.member; \
+        ANSWER(OK); \
+    }
+MIG_NUMBER(nvmlDeviceGetGpuInstanceId, gi)
+MIG_NUMBER(nvmlDeviceGetComputeInstanceId, ci)
+
+/* --- GPM: samples of counters, and metrics between two of them; `gpm.<metric>` says what they come to */
+
+EXPORT int nvmlGpmQueryDeviceSupport(Handle *handle, GpmSupport *out) {
+    DEVICE_CALL(handle);
+    if (out->version != 1) ANSWER(VERSION);
+    out->supported = (u32)number_or(handle->gpu, "gpm.supported", 0);
+    ANSWER(OK);
+}
+
+EXPORT int nvmlGpmSampleAlloc(GpmSample **out) {
+    CALL(1);
+    *out = calloc(1, sizeof **out);
+    ANSWER(*out ? OK : 20);
+}
+
+EXPORT int nvmlGpmSampleFree(GpmSample *sample) {
+    CALL(1);
+    if (!sample) ANSWER(INVALID);
+    free(sample);
+    ANSWER(OK);
+}
+
+static int take_sample(const Handle *handle, int instance, GpmSample *sample) {
+    if (!number_or(handle->gpu, "gpm.supported", 0)) return NOT_SUPPORTED;
+    *sample = (GpmSample){handle->gpu, instance, 1, {0, 0}};
+    clock_gettime(CLOCK_MONOTONIC, &sample->taken);
+    return OK;
+}
+
+EXPORT int nvmlGpmSampleGet(Handle *handle, GpmSample *sample) {
+    DEVICE_CALL(handle);
+    ANSWER(take_sample(handle, WHOLE, sample));
+}
+
+EXPORT int nvmlGpmMigSampleGet(Handle *handle, u32 instance, GpmSample *sample) {
+    DEVICE_CALL(handle);
+    Mig mig;
+    if (!in_mig_mode(handle->gpu)) ANSWER(NOT_SUPPORTED);
+    for (int index = 0; index < (int)number_or(handle->gpu, "mig_max", 0); index++)
+        if (instance_of(handle->gpu, index, &mig) && mig.gi == instance) ANSWER(take_sample(handle, (int)instance, sample));
+    ANSWER(INVALID);
+}
+
+/* `gpm.<metric>.<GPU instance>`, then `gpm.<metric>`. */
+static void gpm_metric(const GpmSample *sample, GpmMetric *out) {
+    char key[64], value[VALUE];
+    snprintf(key, sizeof key, "gpm.%u.%d", out->id, sample->instance);
+    int found = sample->instance != WHOLE && find(sample->gpu, key, value);
+    snprintf(key, sizeof key, "gpm.%u", out->id);
+    if (!found && !find(sample->gpu, key, value)) { out->ret = NOT_SUPPORTED; return; }
+    out->ret = OK;
+    out->value = strtod(value, NULL);
+}
+
+EXPORT int nvmlGpmMetricsGet(GpmMetricsGet *get) {
+    const GpmSample *one = get->first, *two = get->second;
+    CALL_FOR(two && two->filled ? two->gpu : NO_GPU);
+    if (!one || !two || !one->filled || !two->filled) ANSWER(INVALID);
+    if (get->version != 1) ANSWER(VERSION);
+    int64_t apart = (two->taken.tv_sec - one->taken.tv_sec) * 1000000000 + two->taken.tv_nsec - one->taken.tv_nsec;
+    if (one->gpu != two->gpu || one->instance != two->instance || apart <= 0) ANSWER(INVALID);
+    for (u32 at = 0; at < get->count; at++) gpm_metric(two, &get->metrics[at]);
     ANSWER(OK);
 }
 
@@ -836,5 +991,6 @@ EXPORT const struct { char name[24]; u32 size; } vitald_simulated_sizes[] = {
     {"PciInfo", sizeof(Pci)}, {"Memory", sizeof(Memory)}, {"Memory_v2", sizeof(MemoryV2)}, {"Utilization", sizeof(Utilization)},
     {"FieldValue", sizeof(Field)}, {"SramStatus", sizeof(Sram)}, {"RowHistogram", sizeof(Histogram)}, {"RepairStatus", sizeof(Repair)},
     {"Margin", sizeof(Margin)}, {"Temperature_v1", sizeof(Temperature)}, {"Fabric_v3", sizeof(Fabric)}, {"ProcessInfo", sizeof(Process)},
-    {"EventData", sizeof(EventData)}, {"Platform_v2", sizeof(Platform)}, {"ExcludedDevice", sizeof(Excluded)}, {"", 0},
+    {"EventData", sizeof(EventData)}, {"Platform_v2", sizeof(Platform)}, {"ExcludedDevice", sizeof(Excluded)},
+    {"GpmSupport", sizeof(GpmSupport)}, {"GpmMetric", sizeof(GpmMetric)}, {"", 0},
 };

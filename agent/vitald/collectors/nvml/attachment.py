@@ -76,7 +76,9 @@ class Attachment:
         return True
 
     async def _attach_worker(self, session: Session, gpus: Sequence[str]) -> None:
-        answer = await self._ask_worker(session, {"do": "attach", "gpus": gpus})
+        profiling = self._settings.profiling
+        command = {"do": "attach", "gpus": gpus, "profiling": profiling}
+        answer = await self._ask_worker(session, command)
         if "error" in answer:
             code, detail = int(answer["error"]), str(answer.get("detail", ""))
             await self._emit_batch(self._state.build_unavailable_batch(code, detail))

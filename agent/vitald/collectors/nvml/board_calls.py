@@ -18,7 +18,6 @@ from vitald.collectors.nvml.codes import (
     NO_LIMIT,
     NO_VALUE,
     NOT_AVAILABLE,
-    NOT_FOUND,
     NOT_SUPPORTED,
     VERSION_MISMATCH,
 )
@@ -165,6 +164,22 @@ def read_load(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return {"utilization_ratio": rates.gpu / 100, "memory_utilization_ratio": rates.memory / 100}
 
 
+def read_codecs(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
+    """Utilisation of the video encoders and decoders; not of a GPU in MIG mode."""
+    calls = {
+        "encoder_utilization_ratio": "nvmlDeviceGetEncoderUtilization",
+        "decoder_utilization_ratio": "nvmlDeviceGetDecoderUtilization",
+    }
+    return read_each(
+        gpu, {name: partial(_read_codec, ask, gpu, call) for name, call in calls.items()}
+    )
+
+
+def _read_codec(ask: Ask, gpu: PolledGpu, call: str) -> Reading:
+    percent, _ = ask(call, gpu.handle)
+    return float(percent) / 100
+
+
 def read_performance_state(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return {"performance_state": ask("nvmlDeviceGetPerformanceState", gpu.handle)}
 
@@ -187,26 +202,6 @@ def read_energy(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
 def read_limit_times(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """How long limits other than power and temperature reduced the clocks."""
     return require_any(gpu, read_fields(ask, gpu, _LIMIT_TIMES, 1e-9))
-
-
-def read_mig(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
-    """Mode and number of instances, whose indexes have gaps."""
-    current, pending = ask("nvmlDeviceGetMigMode", gpu.handle)
-    instances = 0
-    if current:
-        for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", gpu.handle)):
-            try:
-                ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu.handle, index)
-                instances += 1
-            except pynvml.NVMLError as error:
-                if error.value != NOT_FOUND:
-                    raise
-    return {
-        "mig_mode": current,
-        "mig_mode_pending": pending,
-        "mig_mode_change_pending": float(current != pending),
-        "mig_instances": instances,
-    }
 
 
 def read_processes(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:

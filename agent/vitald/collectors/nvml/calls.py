@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from vitald.collectors.nvml import board_calls, link_calls, memory_calls, tiers
+from vitald.collectors.nvml import (
+    board_calls,
+    link_calls,
+    memory_calls,
+    mig_calls,
+    profiling_calls,
+    tiers,
+)
 from vitald.collectors.nvml.query import Ask, PolledGpu, Reading
 
 
@@ -22,9 +29,11 @@ class Call(NamedTuple):
 
 
 def _find_calls(names: Iterable[str]) -> tuple[Call, ...]:
-    modules = (board_calls, memory_calls, link_calls)
+    modules = (board_calls, memory_calls, link_calls, mig_calls, profiling_calls)
     functions = {name: value for module in modules for name, value in vars(module).items()}
     return tuple(Call(name, functions[f"read_{name}"]) for name in names)
 
 
-FAST, SLOW, INVENTORY = map(_find_calls, (tiers.FAST, tiers.SLOW, tiers.INVENTORY))
+FAST, SLOW, INVENTORY, PROFILING = map(
+    _find_calls, (tiers.FAST, tiers.SLOW, tiers.INVENTORY, tiers.PROFILING)
+)

@@ -10,12 +10,15 @@ LOST, RESET_REQUIRED, VERSION_MISMATCH, UNKNOWN = 15, 16, 25, 999
 EXCLUDED = -2  # the driver's configuration excludes this GPU
 NO_LIMIT = -3  # the call succeeds with 0, which is no limit
 NO_VALUE = -4  # the call succeeds with the marker for "no value"
+NARROW = -5  # a counter that may wrap unnoticed between two polls
 
-RETRY_LATER = {21: "no data yet", 27: "not ready"}
+NO_DATA_YET = 21
+RETRY_LATER = {NO_DATA_YET: "no data yet", 27: "not ready"}
 NO_DATA = {
     **RETRY_LATER,
     NO_LIMIT: "the driver gives no limit",
     NO_VALUE: "the driver gives no value",
+    NARROW: "the counter may have only 32 bits",
 }
 REASONS = {**MISSING, **NO_DATA}
 # Faults of the GPU itself, whichever call returns them.
@@ -28,9 +31,22 @@ FAULTS = {
 }
 
 # Their readings are shown but not judged, so their failures are no finding.
-UNJUDGED_CALLS = frozenset({"limit_times", "nvlink_quality", "nvlink_corrections"})
+UNJUDGED_CALLS = frozenset(
+    {
+        *("limit_times", "nvlink_quality", "nvlink_corrections"),
+        *("codecs", "pcie_bytes", "nvlink_bytes", "mig_details", "profiling"),
+    }
+)
 MIN_FAILURES = 3  # in succession, for no known reason: then the call counts as failing
 
 # NVML_VALUE_NOT_AVAILABLE is -1, and registers that do not exist read as ones; as a float, 64 ones
 # are rounded up.
 NOT_AVAILABLE = frozenset({2**32 - 1, 2**64 - 1, 2**64})
+
+
+def describe_code(code: int) -> str:
+    if code in REASONS:
+        return REASONS[code]
+    if code in FAULTS:
+        return FAULTS[code].replace("_", " ")
+    return f"fails with NVML error {code}"

@@ -145,6 +145,7 @@ class Nvml:
             "fast": settings.fast_s,
             "slow": settings.slow_s,
             "inventory": settings.inventory_s,
+            "profiling": settings.fast_s,
         }
         return GpuNode(
             self._catalog,

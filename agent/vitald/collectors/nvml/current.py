@@ -16,7 +16,7 @@ from vitald.collectors.nvml.codes import EXCLUDED
 from vitald.collectors.nvml.links import Links, compare_errors, compare_fabric
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
 from vitald.collectors.nvml.readings import RACK_LOCATION
-from vitald.collectors.nvml.tiers import MISSING, NOT_SUPPORTED, TIER_OF
+from vitald.collectors.nvml.tiers import ALWAYS_READ, MISSING, NOT_SUPPORTED, TIER_OF
 from vitald.collectors.pci.slots import count_lacking
 from vitald.model import Component, Readings, Sample
 
@@ -248,7 +248,7 @@ class CurrentReadings:
         if "lookup" in answer or "lost" in faults:
             reason = _describe_faults(faults) or _describe_lookup(answer["lookup"])
             polled = {*former.values, *former.missing} if former is not None else set()
-            names = polled & TIER_OF.keys() or TIER_OF.keys()
+            names = polled & TIER_OF.keys() or ALWAYS_READ
             return dict.fromkeys((name for name in names if name not in _IDENTITY), reason)
         before = former.missing if former is not None else {}
         missing = {name: why for name, why in before.items() if name not in values}

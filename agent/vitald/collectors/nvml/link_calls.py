@@ -14,6 +14,7 @@ from vitald.collectors.nvml.codes import (
     FUNCTION_NOT_FOUND,
     INVALID_ARGUMENT,
     LOST,
+    NARROW,
     NO_VALUE,
     NOT_FOUND,
     NOT_SUPPORTED,
@@ -66,6 +67,16 @@ _PCIE = {
     180: "pcie_fatal_errors",
     169: "pcie_recoveries",
 }
+_PCIE_BYTES = {197: "pcie_transmitted_bytes", 198: "pcie_received_bytes"}
+_NARROW_LIMIT = 2**32
+# KiB; the driver sums over all links for this scope (nvml.h, "NVLink throughput counters").
+_ALL_LINKS = 0xFFFFFFFF
+_NVLINK_BYTES = {
+    (138, _ALL_LINKS): "nvlink_transmitted_bytes",
+    (139, _ALL_LINKS): "nvlink_received_bytes",
+}
+# nvml.h, NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES and _RCV_BYTES: of one link
+_NVLINK5_BYTES = {202: "nvlink_transmitted_bytes", 204: "nvlink_received_bytes"}
 _SWITCH = 2
 _MAX_LINKS = 36
 # By NVML's code of the version; from 7 on (NVLink 5) there are other counters.
@@ -95,6 +106,40 @@ def _read_positive(ask: Ask, gpu: PolledGpu, call: str) -> Reading:
 
 def read_pcie_errors(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return require_any(gpu, read_fields(ask, gpu, _PCIE))
+
+
+def read_pcie_bytes(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
+    """Bytes over PCIe, as the GPU sends and receives them.
+
+    nvml.h: "Value can be wrapped". A counter of 32 bits wraps several times a second under load, so
+    that no rate follows from it. It counts as wider once it has passed their limit.
+    """
+    got = require_any(gpu, read_fields(ask, gpu, _PCIE_BYTES))
+    gpu.wide_pcie_counters |= any(
+        isinstance(count, float) and count >= _NARROW_LIMIT for count in got.values()
+    )
+    if not gpu.wide_pcie_counters:
+        raise pynvml.NVMLError(NARROW)
+    return got
+
+
+def read_nvlink_bytes(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
+    """Payload over all NVLinks of the GPU. NVLink 5 may have counters of each link instead, which
+    are summed.
+    """
+    if not gpu.links:
+        raise pynvml.NVMLError(NOT_SUPPORTED)
+    got = read_fields(ask, gpu, _NVLINK_BYTES, 1024.0)
+    if got or not gpu.nvlink5:
+        return require_any(gpu, got)
+    by_link = read_fields(ask, gpu, _list_fields(_NVLINK5_BYTES, gpu.links))
+    summed: dict[str, Reading] = {}
+    for name in _NVLINK5_BYTES.values():
+        parts = [by_link.get(f"{name}/{link}") for link in range(gpu.links)]
+        counts = [part for part in parts if isinstance(part, float)]
+        if counts:
+            summed[name] = sum(counts)
+    return require_any(gpu, summed)
 
 
 def read_nvlinks(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:

@@ -17,6 +17,7 @@ from vitald.collectors.nvml.codes import (
     FUNCTION_NOT_FOUND,
     INVALID_ARGUMENT,
     LOST,
+    MIN_FAILURES,
     NO_DATA,
     NO_VALUE,
     NOT_AVAILABLE,
@@ -31,6 +32,18 @@ Reading = Union[float, str, "list[float]"]
 Ask = Callable[..., Any]
 
 
+class ProfilingSamples:
+    """Two sample buffers of NVML, which the worker has to free. `taken_at`: when the former one was
+    filled, on the monotonic clock; None if it was not. `activity`: what the last two came to.
+    """
+
+    def __init__(self, former: Any, following: Any) -> None:
+        self.former = former
+        self.following = following
+        self.taken_at: float | None = None
+        self.activity: dict[str, float] = {}
+
+
 class PolledGpu:
     """State that the worker keeps for one GPU. `driver`: the driver's version as numbers."""
 
@@ -41,6 +54,13 @@ class PolledGpu:
         # The maximum number of NVLinks since the worker attached; None if not known.
         self.links: int | None = None
         self.nvlink5 = False
+        self.wide_pcie_counters = False  # those of bytes have more than 32 bits
+        # Of the MIG instances; None if it is not known which there are.
+        self.mig_handles: list[Any] | None = None
+        # Ids of the GPU instances in MIG mode, None outside of it.
+        self.gpu_instances: list[int] | None = None
+        # Of profiling: by GPU instance, or WHOLE_GPU.
+        self.samples: dict[int, ProfilingSamples] = {}
         # Readings that the call in progress cannot give, with NVML's code.
         self.refused: dict[str, int] = {}
         # Code of a part of the call in progress that failed, or 0; the other parts count.
@@ -52,6 +72,24 @@ class PolledGpu:
         self.lacks_events = True  # no thread waits for its events
         # Calls that fail: their code, and how many times in succession.
         self.failures: dict[str, tuple[int, int]] = {}
+
+    def list_faults(self) -> list[str]:
+        found = (code for code, _ in self.failures.values() if code in FAULTS)
+        return sorted({FAULTS[code] for code in found})
+
+    def list_failing_calls(self) -> dict[str, int]:
+        """Calls that fail for no known reason, with NVML's code."""
+        return {
+            name: code
+            for name, (code, times) in self.failures.items()
+            if code not in FAULTS and times >= MIN_FAILURES
+        }
+
+    def find_refusal(self, name: str) -> int:
+        """The code with which the last call refused a reading, or 0; for readings by link that of
+        the first link.
+        """
+        return self.refused.get(name) or self.refused.get(f"{name}/0", 0)
 
 
 def read_fields(

@@ -60,6 +60,38 @@ _GPU = ReadingTable(
         gauge("performance_state", "0 is the fastest.", unit=CODE),
         gauge("utilization_ratio", "Share of time in which a kernel ran."),
         gauge("memory_utilization_ratio", "Share of time in which memory was read or written."),
+        gauge("encoder_utilization_ratio", "Share of time in which video was encoded."),
+        gauge("decoder_utilization_ratio", "Share of time in which video was decoded."),
+        gauge("graphics_active_ratio", "Profiling: share of time in which a kernel ran."),
+        gauge("sm_active_ratio", "Profiling: share of the SMs that were busy."),
+        gauge("sm_occupancy_ratio", "Profiling: active warps, as a share of the most possible."),
+        gauge("tensor_active_ratio", "Profiling: share of time in which the tensor cores worked."),
+        gauge("dram_active_ratio", "Profiling: share of the memory bandwidth that was used."),
+        *gauges(
+            "pipe_active_ratio",
+            "Profiling: share of time in which the SMs did such operations; hmma are those of the"
+            " tensor cores at 16 bits.",
+            "pipe",
+            {name: f"{name}_active_ratio" for name in ("fp64", "fp32", "fp16", "hmma")},
+        ),
+        *gauges(
+            "pcie_throughput_bytes_per_second",
+            "Profiling: throughput of PCIe, as the GPU sends and receives.",
+            "direction",
+            {
+                "receive": "pcie_received_bytes_per_second",
+                "transmit": "pcie_transmitted_bytes_per_second",
+            },
+        ),
+        *gauges(
+            "nvlink_throughput_bytes_per_second",
+            "Profiling: throughput of all NVLinks, as the GPU sends and receives.",
+            "direction",
+            {
+                "receive": "nvlink_received_bytes_per_second",
+                "transmit": "nvlink_transmitted_bytes_per_second",
+            },
+        ),
         gauge("memory_used_bytes", "Memory in use."),
         gauge("memory_free_bytes", "Memory that is free."),
         gauge("memory_reserved_bytes", "Memory that the driver keeps for itself."),
@@ -230,6 +262,19 @@ _GPU = ReadingTable(
         ),
         counter("pcie_replays", "PCIe packets that were sent again."),
         *counters(
+            "pcie_bytes",
+            "Bytes over PCIe, as the GPU sends and receives them; only where the driver counts"
+            " beyond 32 bits.",
+            "direction",
+            {"receive": "pcie_received_bytes", "transmit": "pcie_transmitted_bytes"},
+        ),
+        *counters(
+            "nvlink_bytes",
+            "Payload over all NVLinks, as the GPU sends and receives it.",
+            "direction",
+            {"receive": "nvlink_received_bytes", "transmit": "nvlink_transmitted_bytes"},
+        ),
+        *counters(
             "pcie_errors",
             "PCIe errors at the GPU's end of the link.",
             "severity",
@@ -338,6 +383,30 @@ _GPU = ReadingTable(
                 ("_change_pending", "1 while the mode changes with the next reset."),
             )
         ),
+        *(
+            unexported(name, help_, unit=unit, each="instance")
+            for name, unit, help_ in (
+                ("mig_gpu_instances", CODE, "Id of the GPU instance of each MIG instance."),
+                ("mig_compute_instances", CODE, "Id of its compute instance."),
+                ("mig_memory_used_bytes", "", "Memory in use of its GPU instance."),
+                ("mig_memory_total_bytes", "", "Memory of its GPU instance."),
+            )
+        ),
+        unexported(
+            "mig_profiled_gpu_instances",
+            "Id of each GPU instance that was profiled.",
+            unit=CODE,
+            each="GPU instance",
+        ),
+        *(
+            unexported(f"mig_{name}", "Profiling: the same of each GPU instance.", each="instance")
+            for name in (
+                *("graphics_active_ratio", "sm_active_ratio", "sm_occupancy_ratio"),
+                *("tensor_active_ratio", "dram_active_ratio"),
+            )
+        ),
+        text_reading("mig_uuids", "UUIDs of the MIG instances, separated by blanks."),
+        text_reading("mig_profiles", "Profiles of the MIG instances, such as 1g.10gb."),
         unexported("nvlinks", "NVLinks that the GPU has."),
         unexported(
             "nvlink_down",

@@ -8,7 +8,13 @@ from pathlib import Path
 
 from vitald import tomlfile
 from vitald.checking import read_flag
-from vitald.settings import MIN_PERIOD_S, Section, read_count, read_path, setting
+from vitald.settings import (
+    MIN_PERIOD_S,
+    Section,
+    read_count,
+    read_path,
+    setting,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,11 @@ class NvmlSettings:
         tomlfile.parse_duration("60s"),
         tomlfile.parse_duration,
         "After this the process that hangs is ended. The driver's own timeouts last up to 45 s.",
+    )
+    profiling: bool = setting(
+        False,
+        read_flag,
+        "Also read how busy SMs, tensor cores, memory and links are (GPM), on Hopper and later.",
     )
     driver_root: Path = setting(
         Path("/run/nvidia/driver"),

@@ -44,6 +44,7 @@ SLOW: Calls = {
     "performance_state": ("performance_state",),
     "clocks": ("sm_clock_hertz", "memory_clock_hertz"),
     "energy": ("energy_joules",),
+    "codecs": ("encoder_utilization_ratio", "decoder_utilization_ratio"),
     "memory": (
         *("memory_used_bytes", "memory_free_bytes"),
         *("memory_reserved_bytes", "memory_total_bytes"),
@@ -80,7 +81,12 @@ SLOW: Calls = {
         *("pcie_replays", "pcie_correctable_errors", "pcie_nonfatal_errors"),
         *("pcie_fatal_errors", "pcie_recoveries"),
     ),
+    "pcie_bytes": ("pcie_received_bytes", "pcie_transmitted_bytes"),
     "mig": ("mig_mode", "mig_mode_pending", "mig_instances", "mig_mode_change_pending"),
+    "mig_details": (
+        *("mig_gpu_instances", "mig_compute_instances", "mig_uuids", "mig_profiles"),
+        *("mig_memory_used_bytes", "mig_memory_total_bytes"),
+    ),
     "nvlinks": ("nvlinks", "nvlink_active", "nvlinks_active"),
     "nvlink_errors": (
         *("nvlink_replays", "nvlink_recoveries", "nvlink_crc_errors", "nvlink_recovery_failures"),
@@ -89,6 +95,7 @@ SLOW: Calls = {
         *("nvlink_general_errors", "nvlink_integrity_errors", "nvlink_transmit_discards"),
         *("nvlink_recovery_attempts",),
     ),
+    "nvlink_bytes": ("nvlink_received_bytes", "nvlink_transmitted_bytes"),
     "c2c_links": (
         *(
             "c2c_links",
@@ -128,8 +135,26 @@ INVENTORY: Calls = {
     "persistence": ("persistence_mode",),
     "ecc_mode": ("ecc_mode", "ecc_mode_pending", "ecc_mode_change_pending"),
 }
+# Made in each fast round if profiling is on.
+PROFILING: Calls = {
+    "profiling": (
+        *("graphics_active_ratio", "sm_active_ratio", "sm_occupancy_ratio"),
+        *("tensor_active_ratio", "hmma_active_ratio", "dram_active_ratio"),
+        *("fp64_active_ratio", "fp32_active_ratio", "fp16_active_ratio"),
+        *("pcie_received_bytes_per_second", "pcie_transmitted_bytes_per_second"),
+        *("nvlink_received_bytes_per_second", "nvlink_transmitted_bytes_per_second"),
+        *("mig_profiled_gpu_instances", "mig_graphics_active_ratio", "mig_sm_active_ratio"),
+        *("mig_sm_occupancy_ratio", "mig_tensor_active_ratio", "mig_dram_active_ratio"),
+    ),
+}
 TIERS: Mapping[str, Calls] = {"fast": FAST, "slow": SLOW, "inventory": INVENTORY}
-READINGS_BY_CALL: Mapping[str, tuple[str, ...]] = {**FAST, **SLOW, **INVENTORY}
+READINGS_BY_CALL: Mapping[str, tuple[str, ...]] = {**FAST, **SLOW, **INVENTORY, **PROFILING}
+ALWAYS_READ = frozenset(
+    reading for calls in TIERS.values() for given in calls.values() for reading in given
+)
 TIER_OF: Mapping[str, str] = {
-    reading: tier for tier, calls in TIERS.items() for given in calls.values() for reading in given
+    reading: tier
+    for tier, calls in (*TIERS.items(), ("profiling", PROFILING))
+    for given in calls.values()
+    for reading in given
 }

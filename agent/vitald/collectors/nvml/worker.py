@@ -6,7 +6,7 @@ memory shared with the daemon, which can report where it hangs. Only the end of 
 the driver for certain, so nothing is shut down: the process exits.
 
 Commands on standard input:
-    {"do": "attach", "gpus": [address, ...]}
+    {"do": "attach", "gpus": [address, ...], "profiling": bool}
     {"do": "look", "fast": [...], "slow": [...], "inventory": [...]}    addresses of GPUs, by tier
     {"do": "work", "gpus": [...]}                                       the processes on each GPU
 Messages on standard output:
@@ -63,6 +63,7 @@ class NvmlWorker:
         self._driver: tuple[int, ...] = ()
         self._excluded: set[str] = set()
         self._current_gpu = ""
+        self._profiling = False
 
     def serve_commands(self) -> None:
         for line in sys.stdin:
@@ -75,6 +76,7 @@ class NvmlWorker:
 
     def _execute_command(self, command: dict[str, Any]) -> dict[str, Any]:
         if command["do"] == "attach":
+            self._profiling = command.get("profiling", False)
             return self._attach_gpus(command["gpus"])
         if command["do"] == "work":
             gpus = command["gpus"]
@@ -170,6 +172,8 @@ class NvmlWorker:
             ("inventory", calls.INVENTORY),
             ("fast", calls.FAST),
             ("slow", calls.SLOW),
+            # After the slow ones, which read whether the GPU is in MIG mode.
+            ("fast", calls.PROFILING if self._profiling else ()),
         )
         return {
             "gpus": {
@@ -221,8 +225,8 @@ class NvmlWorker:
                 for name in tiers.READINGS_BY_CALL[call.name]:
                     # A reading that is there in part is missing too, with the part's code.
                     if code or name not in got or name in gpu.refused:
-                        refused = _find_refusal(gpu, name) or code or codes.NOT_SUPPORTED
-                        missing[name] = _describe_code(refused)
+                        refused = gpu.find_refusal(name) or code or codes.NOT_SUPPORTED
+                        missing[name] = codes.describe_code(refused)
             stale = codes.INVALID_ARGUMENT in returned and not values and gpu.answered
             gpu.answered = gpu.answered or bool(values)
             if values and gpu.lacks_events:  # it was lost, which ended the wait for its events
@@ -230,8 +234,8 @@ class NvmlWorker:
             return {
                 "values": values,
                 "missing": missing,
-                "faults": _list_faults(gpu),
-                "failing": _list_failing_calls(gpu),
+                "faults": gpu.list_faults(),
+                "failing": gpu.list_failing_calls(),
                 "stale": stale,
             }
         except pynvml.NVMLError as error:
@@ -347,34 +351,6 @@ def _check_answer(answer: Any) -> Any:
     if any(isinstance(part, int) and part in codes.NOT_AVAILABLE for part in parts):
         raise pynvml.NVMLError(codes.NO_VALUE)
     return answer
-
-
-def _list_faults(gpu: PolledGpu) -> list[str]:
-    found = (code for code, _ in gpu.failures.values() if code in codes.FAULTS)
-    return sorted({codes.FAULTS[code] for code in found})
-
-
-def _list_failing_calls(gpu: PolledGpu) -> dict[str, int]:
-    return {
-        name: code
-        for name, (code, times) in gpu.failures.items()
-        if code not in codes.FAULTS and times >= codes.MIN_FAILURES
-    }
-
-
-def _find_refusal(gpu: PolledGpu, name: str) -> int:
-    """The code with which the last call refused a reading, or 0; for readings by link that of the
-    first link.
-    """
-    return gpu.refused.get(name) or gpu.refused.get(f"{name}/0", 0)
-
-
-def _describe_code(code: int) -> str:
-    if code in codes.REASONS:
-        return codes.REASONS[code]
-    if code in codes.FAULTS:
-        return codes.FAULTS[code].replace("_", " ")
-    return f"fails with NVML error {code}"
 
 
 def _get_pointer(handle: Any) -> int:
