@@ -131,6 +131,7 @@ _PARTIAL = {
     ("vitald_gpu_throttled_seconds_total", "reason"),
     ("vitald_diagnostic_runs_total", "outcome"),
 }
+_MIG_INSTANCE = ("gpu_instance", "compute_instance")
 # Labels of the families that have no sample on the simulated nodes.
 _WITHOUT_SAMPLES = {
     "vitald_devices": ("device_kind",),
@@ -138,6 +139,16 @@ _WITHOUT_SAMPLES = {
     "vitald_diagnostic_measure": ("check", "measure", "device"),
     "vitald_diagnostic_measure_ratio": ("check", "measure", "device"),
     "vitald_gpu_nvlink_raw_errors_total": ("lane",),
+    "vitald_gpu_pipe_active_ratio": ("pipe",),
+    "vitald_gpu_pcie_throughput_bytes_per_second": ("direction",),
+    "vitald_gpu_nvlink_throughput_bytes_per_second": ("direction",),
+    "vitald_gpu_mig_instance_info": (*_MIG_INSTANCE, "mig_profile", "mig_uuid"),
+    "vitald_gpu_mig_memory_used_bytes": _MIG_INSTANCE,
+    "vitald_gpu_mig_memory_total_bytes": _MIG_INSTANCE,
+    **{
+        f"vitald_gpu_mig_{name}_ratio": ("gpu_instance",)
+        for name in ("graphics_active", "sm_active", "sm_occupancy", "tensor_active", "dram_active")
+    },
     "vitald_publish_up": ("sink",),
     "vitald_publish_last_success_timestamp_seconds": ("sink",),
     "vitald_publish_queue": ("sink",),
@@ -185,11 +196,13 @@ LABELS = {
     "code": "Code of a finding or an event, within its kind: 79.",
     "component": "Component, as in the API: gpu/0000:65:00.0.",
     "component_kind": "Kind of component, as in the API: gpu, nic, node.",
+    "compute_instance": "Number of the compute instance of a MIG device.",
     "content": "Part of the node's state that is published: conditions, labels.",
     "core": "Number of a Neuron core.",
     "device": "The kernel's name of a device: mlx5_0, nvme0n1.",
     "device_kind": "Kind of device that is counted: gpu, neuron, efa, nic, nvme.",
     "dimm": "The kernel's name of a memory module.",
+    "direction": "receive or transmit, as the device does.",
     "domain": "Clock domain.",
     "driver": "Name of a driver.",
     "driver_version": "Version of the NVIDIA driver of a GPU.",
@@ -197,6 +210,7 @@ LABELS = {
     "fault": "What is wrong with the NVLink fabric.",
     "gpu": "Number of the GPU in /dev/nvidia<gpu>.",
     "gpu_driver": "Version of the NVIDIA driver of the node.",
+    "gpu_instance": "Number of the GPU instance of a MIG device.",
     "gpu_index": "Number of the GPU as the diagnostic numbers them.",
     "host_id": "Number of the host in its tray.",
     "identity": "UUID or serial number of a device; its component where it has neither.",
@@ -212,6 +226,8 @@ LABELS = {
     "link": "Number of a link of the GPU.",
     "measure": "What was measured.",
     "memory": "Kind of memory: dram or sram.",
+    "mig_profile": "Profile of a MIG device, such as 1g.10gb.",
+    "mig_uuid": "UUID of a MIG device.",
     "model": "Model of a device; ends in (simulated) if the device is.",
     "mountpoint": "Where a file system is mounted.",
     "needs": "What a changed key needs to take effect: reload or restart.",
@@ -221,6 +237,7 @@ LABELS = {
     "package": "Number of a processor package.",
     "part": "Part of a GPU that waits for a repair: channel or tpc.",
     "pci_bus_id": "PCI address; empty for what is not a PCI device.",
+    "pipe": "Arithmetic units of the GPU: fp64, fp32, fp16 or hmma.",
     "port": "Number of a port of the adapter.",
     "profile": "Profile of the catalogue.",
     "reading": "Name of a reading.",
