@@ -12,7 +12,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
 from vitald.metrics.exporter import NodeStateCollector
-from vitald.metrics.exposition import ExpositionWriter
+from vitald.metrics.exposition import ExpositionWriter, WrittenFamily
 from vitald.metrics.negotiation import (
     Tier,
     UnknownTier,
@@ -54,11 +54,11 @@ class _Scrapes:
             headers[hdrs.CONTENT_ENCODING] = "gzip"
         return web.Response(body=body, headers=headers)
 
-    def _collect_tier(self, tier: Tier) -> Iterator[Metric]:
+    def _collect_tier(self, tier: Tier) -> Iterator[Metric | WrittenFamily]:
         if tier is Tier.VERDICT:
             yield from self._collector.collect_verdict()
             return
-        yield from self._collector.collect()
+        yield from self._collector.collect_page()
         yield from self._process.collect()
 
 

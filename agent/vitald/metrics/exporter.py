@@ -17,6 +17,7 @@ from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.metrics import daemon, devices, diagnostics, node, publishers
 from vitald.metrics.diagnostics import RunTally
+from vitald.metrics.exposition import WrittenFamily
 from vitald.metrics.gpus import GpuMetrics
 from vitald.metrics.node_info import NodeIdentity
 from vitald.metrics.slurm import UnknownJobs
@@ -62,6 +63,15 @@ class NodeStateCollector(Collector):
         self.gpus = GpuMetrics(each_link=each_link)
 
     def collect(self) -> Iterator[Metric]:
+        yield from self.gpus.collect_metrics(self.node_state.list_readings(NVML))
+        yield from self._collect_others()
+
+    def collect_page(self) -> Iterator[Metric | WrittenFamily]:
+        """The same for one page, in half the time."""
+        yield from self.gpus.write_metrics(self.node_state.list_readings(NVML))
+        yield from self._collect_others()
+
+    def _collect_others(self) -> Iterator[Metric]:
         state = self.node_state
         verdict = state.verdict()
         yield from self._collect_common(verdict)
@@ -69,7 +79,6 @@ class NodeStateCollector(Collector):
         yield from node.collect_findings(state)
         yield from node.collect_events(state)
         yield self.xids.count_xids()
-        yield from self.gpus.collect_metrics(state.list_readings(NVML))
         yield from devices.collect_metrics(state)
         yield from diagnostics.collect_results(self.diagnostics, self.tally)
         yield from daemon.collect_clients(self.connection_limit, state.started_at)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from prometheus_client.core import Metric
@@ -43,17 +44,32 @@ class Format(Enum):
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenFamily:
+    """A family with the lines of its samples, which are the same in both formats."""
+
+    name: str
+    documentation: str
+    type: str
+    lines: Sequence[str]
+
+
 class ExpositionWriter:
     """Writes families, and remembers the labels of the series that it wrote last."""
 
     def __init__(self) -> None:
         self._prefixes: dict[str, _Prefixes] = {}
 
-    def write_families(self, families: Iterable[Metric], written_as: Format) -> bytes:
+    def write_families(
+        self, families: Iterable[Metric | WrittenFamily], written_as: Format
+    ) -> bytes:
         """The page of one scrape, in UTF-8."""
         lines: list[str] = []
         for family in families:
             lines.append(_write_head(family, written_as))
+            if isinstance(family, WrittenFamily):
+                lines.extend(family.lines)
+                continue
             samples = family.samples
             if written_as is Format.TEXT and family.type == "counter":
                 created = family.name + _CREATED
@@ -72,8 +88,8 @@ class ExpositionWriter:
             series = (sample.name, *labels, *labels.values())
             prefix = remembered.get(series)
             if prefix is None:
-                prefix = remembered[series] = f"{sample.name}{_write_labels(labels)} "
-            yield f"{prefix}{_format_number(value)}\n"
+                prefix = remembered[series] = f"{sample.name}{write_labels(labels)} "
+            yield f"{prefix}{format_number(value)}\n"
 
 
 def clean_label(text: str) -> str:
@@ -87,14 +103,14 @@ def clean_label(text: str) -> str:
     return f"{shown[: MAX_CHARACTERS - _DIGITS - 1]}~{digest}"
 
 
-def _format_number(value: float) -> str:
+def format_number(value: float) -> str:
     """As Go writes it, and as prometheus_client does."""
     if -_EXPONENT < value < _EXPONENT:
         return repr(float(value))
     return str(floatToGoString(value))  # type: ignore[no-untyped-call]
 
 
-def _write_head(family: Metric, written_as: Format) -> str:
+def _write_head(family: Metric | WrittenFamily, written_as: Format) -> str:
     """HELP and TYPE. A counter's name has its suffix in the text format only."""
     name, kind = family.name, family.type
     text = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
@@ -110,7 +126,7 @@ def _write_head(family: Metric, written_as: Format) -> str:
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 
-def _write_labels(labels: Mapping[str, str]) -> str:
+def write_labels(labels: Mapping[str, str]) -> str:
     """As they follow a sample's name, braces included; empty where there are none."""
     if not labels:
         return ""

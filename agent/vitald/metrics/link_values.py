@@ -71,8 +71,7 @@ class LinkValues:
                 continue
             if how is LinkMerge.SUM:
                 values = self._complete_counts((gpu.identity, name), values)
-            known = [value for value in values if not math.isnan(value)]
-            if known:
+            if known := _list_known(values):
                 merged[name] = _MERGES[how](known)
         return merged
 
@@ -80,10 +79,17 @@ class LinkValues:
         self, key: tuple[str, str], counts: tuple[float, ...]
     ) -> tuple[float, ...]:
         before = self._counts.get(key, ())
-        if len(counts) < len(before) or any(map(math.isnan, counts)):
+        if len(counts) < len(before) or _list_known(counts) is not counts:
             counts = tuple(
                 former if math.isnan(count) else count
                 for count, former in zip_longest(counts, before, fillvalue=math.nan)
             )
         self._counts[key] = counts
         return counts
+
+
+def _list_known(values: tuple[float, ...]) -> tuple[float, ...]:
+    """Those that are numbers; the same object if all are."""
+    if not math.isnan(sum(values)):
+        return values
+    return tuple(value for value in values if not math.isnan(value))

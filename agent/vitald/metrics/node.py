@@ -101,10 +101,7 @@ def collect_coverage(coverage: Sequence[ComponentCoverage]) -> Iterator[Metric]:
     for share in coverage:
         if share.asked:
             ratio.add_metric([share.source, share.kind.value], share.observable / share.asked)
-        missing: Counter[str] = Counter()
-        for gap in share.gaps:
-            missing.update(dict.fromkeys(gap.readings, len(gap.components)))
-        for reading, count in sorted(missing.items()):
+        for reading, count in sorted(share.count_missing().items()):
             gaps.add_metric([share.source, share.kind.value, reading], count)
     yield ratio
     yield gaps

@@ -9,8 +9,10 @@ Owns     which status a component has, and what counts as observable. A componen
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from vitald.collectors.nvml.node import NAME as NVML
@@ -50,7 +52,21 @@ class ComponentCoverage:
     components: int
     observable: int
     asked: int
-    gaps: tuple[Gap, ...]
+    observations: Sequence[tuple[Component, Observation]]
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        return _group_gaps(self.observations)
+
+    def count_missing(self) -> Mapping[str, int]:
+        """How many components each reading cannot be observed of."""
+        return Counter(
+            chain.from_iterable(
+                observation.readings.missing
+                for _, observation in self.observations
+                if observation.readings is not None
+            )
+        )
 
 
 def list_observations(
@@ -174,7 +190,7 @@ def compute_coverage(seen: Observations) -> list[ComponentCoverage]:
                 components=sum(_is_component(component) for component, _ in own),
                 observable=sum(_count_observable(observation) for _, observation in own),
                 asked=sum(number or max(expected) for number in expected),
-                gaps=_group_gaps(own),
+                observations=own,
             )
         )
     return shares
