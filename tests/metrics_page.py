@@ -121,7 +121,17 @@ _GROUPS = (
     ),
     _Group("Kernel log and ledger", ("vitald_kernel_", "vitald_ledger_")),
 )
-_REST = _Group("Node", ("vitald_",))
+_REST = _Group(
+    "Node",
+    ("vitald_",),
+    text="""\
+`vitald_incident_step_seconds` has the last fault that made the node unfit, each step in seconds
+after it: `detected`, vitald had read it; `unfit`, the verdict was stored; `drained`, Slurm or the
+taint of `vitald publish` keeps work off the node; `remedied`, nothing makes the node unfit any more;
+`back`, it may have work again. A drain is known once the prolog, the next health check or the
+publisher reports it. Steps are kept in memory: after a restart or a boot, those before it have no
+sample. Drills have `simulated="true"`.""",
+)
 
 # Labels whose values are a fixed set, all of which the simulated nodes have.
 _ENUMERATED = {"sensor", "domain", "reason", "type", "cause", "spare", "errors", "limit", "fault"}
@@ -247,6 +257,7 @@ LABELS = {
     "role": "Role of a PCI function: gpu, fabric, network, virtual, port.",
     "sensor": "Name or number of a sensor.",
     "serial": "Serial number of a device.",
+    "step": "Step after a fault: detected, unfit, drained, remedied, back.",
     "severity": "Severity of PCIe errors: correctable, nonfatal or fatal.",
     "simulated": "true for a drill, or what is not real; else false.",
     "sink": "Where vitald publish writes.",

@@ -122,10 +122,11 @@ class _Told(NodeState):
         events: Iterable[Event] = (),
         transitions: Sequence[Transition] = (),
         incidents: Iterable[Incident] = (),
+        read_at: float | None = None,
     ) -> None:
         for one in (shown := tuple(events)):
             _say("shown", one.identity)
-        super().publish_changes(judge, shown, transitions, incidents)
+        super().publish_changes(judge, shown, transitions, incidents, read_at)
 
 
 def _event(identity: str, device: int) -> Event:

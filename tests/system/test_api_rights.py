@@ -60,13 +60,14 @@ def test_in_the_group(guarded: Node) -> None:
         ("/v1/diagnostics/run", {"reason": "mine"}),
         ("/v1/diagnostics/cancel", {"reason": "mine"}),
         ("/v1/jobs", {"event": "begin", "job": "1"}),
+        ("/v1/scheduler", {"state": "drained"}),
     ):
         status, answer = request_as_nobody(guarded, "POST", path, body, groups=member)
         assert (status, "may not change" in str(answer["error"])) == (403, True), answer
     refused = request_as_nobody(guarded, "POST", "/v1/publishers", {"sinks": []}, groups=member)
     assert (refused[0], "may not change" in str(refused[1]["error"])) == (403, True)
     assert [finding["state"] for finding in guarded.findings()] == ["open"]
-    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 12
+    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 13
 
     assert cli_as_nobody(guarded, "check", groups=member).returncode == 20
     assert cli_as_nobody(guarded, "why", "1", groups=member).returncode == 0
@@ -115,6 +116,7 @@ def test_outside_the_group(guarded: Node) -> None:
         ("POST", "/v1/diagnostics/run", {"reason": "mine"}),
         ("POST", "/v1/diagnostics/cancel", {"reason": "mine"}),
         ("POST", "/v1/jobs", {"event": "begin", "job": "1"}),
+        ("POST", "/v1/scheduler", {"state": "drained"}),
         ("POST", "/v1/publishers", {"sinks": []}),
     ):
         status, answer = request_as_nobody(guarded, method, path, body)

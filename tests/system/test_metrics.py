@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import urllib.error
 import urllib.request
@@ -81,6 +82,30 @@ def test_gauges_rise_and_fall(node: Node) -> None:
             for status in ("healthy", "degraded", "unhealthy", "unknown")
         )
         == 1
+    )
+
+
+@pytest.mark.core
+def test_the_steps_of_an_incident(node: Node) -> None:
+    def steps() -> dict[str, float]:
+        name = re.compile(r'vitald_incident_step_seconds{simulated="false",step="(\w+)"} (\S+)')
+        return {step: float(seconds) for step, seconds in name.findall(node.metrics())}
+
+    assert steps() == {}
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    assert list(steps()) == ["detected", "unfit"]
+    assert node.request("POST", "/v1/scheduler", {"state": "drained"})[0] == 200
+    (finding,) = node.findings("&code=xid/79")
+    node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "over"})
+    assert list(steps()) == ["detected", "unfit", "drained", "remedied"]
+    assert node.request("POST", "/v1/scheduler", {"state": "in_service"})[0] == 200
+    assert list(steps()) == ["detected", "unfit", "drained", "remedied", "back"]
+    assert list(steps().values()) == sorted(steps().values())
+    status, refused = node.request("POST", "/v1/scheduler", {"state": "idle"})
+    assert (status, refused["error"]) == (
+        400,
+        "state: must be one of drained, in_service, not 'idle'",
     )
 
 

@@ -391,6 +391,8 @@ def test_the_health_check_drains_and_resumes_only_its_own(
     node.write(xid(1))
     slurm.wait(lambda known: known.held, "the node to be drained")
     assert slurm.known().reason == FALLEN
+    step = 'vitald_incident_step_seconds{{simulated="false",step="{}"}}'
+    until(lambda: node.metric(step.format("drained")) is not None, "the step")
 
     # What is worse since then is told instead.
     node.write(xid(2, code=64, pci="0000:9b:00", message=REMAP_FAILED))
@@ -404,6 +406,8 @@ def test_the_health_check_drains_and_resumes_only_its_own(
     clear_all(node)
     assert slurm.wait(lambda known: known.states == {"IDLE"}, "the node to be resumed").reason == ""
     assert "resumed: healthy" in slurm.said.read_text()
+    until(lambda: node.metric(step.format("back")) is not None, "the step")
+    assert (node.metric(step.format("drained")) or 0) <= (node.metric(step.format("back")) or 0)
 
 
 @pytest.mark.parametrize("note", [f"{FALLEN}; bob: RMA 4711", "vitald: seen by bob, RMA 123"])

@@ -314,6 +314,13 @@ def call_api(
 @overload
 def call_api(
     arguments: argparse.Namespace,
+    path: Literal["/v1/scheduler"],
+    body: schema.SchedulerRequest,
+    **query: object,
+) -> schema.SchedulerNoted: ...
+@overload
+def call_api(
+    arguments: argparse.Namespace,
     path: Literal["/v1/reload"],
     body: schema.ReloadRequest,
     **query: object,

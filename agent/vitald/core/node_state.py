@@ -20,6 +20,7 @@ from typing import Union
 from vitald.catalog import Clears
 from vitald.core.device_directory import DeviceDirectory
 from vitald.core.event_tally import EventTally
+from vitald.core.incident_steps import IncidentSteps
 from vitald.core.jobs import JOB_CODES, Jobs
 from vitald.core.publishers import Publishers
 from vitald.judge.engine import Judge
@@ -134,6 +135,7 @@ class NodeState:
         self.devices = DeviceDirectory()
         self.jobs = Jobs()
         self.publishers = Publishers()
+        self.incident_steps = IncidentSteps()
         self.transitions = 0
         self.changed_at = started_at  # when a finding changed last, in seconds since the epoch
         self.first_scan = asyncio.Event()  # each source has been read, or cannot be
@@ -167,7 +169,9 @@ class NodeState:
         events: Iterable[Event] = (),
         transitions: Sequence[Transition] = (),
         incidents: Iterable[Incident] = (),
+        read_at: float | None = None,
     ) -> None:
+        """`read_at`: when what led to this was read, in seconds since the epoch; None for now."""
         self.findings = tuple(finding for finding in judge.open_findings if not finding.on_trial)
         self.trials = tuple(finding for finding in judge.open_findings if finding.on_trial)
         self._judge = judge
@@ -180,6 +184,10 @@ class NodeState:
                 self.recent.append(StoredEvent(self._serial, event))
                 self.events.count_event(event)
             self._notify_subscribers(event)
+        now = time.time()
+        self.incident_steps.compare_findings(
+            self.findings, transitions, now if read_at is None else read_at, now
+        )
         self.transitions += sum(1 for transition in transitions if transition.cause)
         self._note_change(transitions)
         for transition in transitions:

@@ -252,11 +252,12 @@ class Pipeline:
             await self._wait_for_work()
             self._busy = True
             self._progress = time.monotonic()
+            read_at = time.time()
             # What is taken is evaluated whole: half a batch would be lost.
             with anyio.CancelScope(shield=True):
                 entries, items = await self._evaluate_queue()
             self._queue.release_items(items)
-            await self._store_entries(entries)
+            await self._store_entries(entries, read_at)
             self._progress = time.monotonic()
             for item in items:
                 if item.batch is not None:
@@ -317,8 +318,10 @@ class Pipeline:
         if batch.position is not None:
             self.judged[batch.position.source] = batch.position
 
-    async def _store_entries(self, entries: Sequence[LedgerEntry]) -> None:
-        """Commit, then publish."""
+    async def _store_entries(
+        self, entries: Sequence[LedgerEntry], read_at: float | None = None
+    ) -> None:
+        """Commit, then publish. `read_at`: when what they come from was read."""
         self._published.clear()
         try:
             await self.ledger_writer.store_entries(entries)
@@ -327,7 +330,7 @@ class Pipeline:
             self._evaluator.remember_endings(transitions)
             if events or transitions:
                 incidents = [each for entry in entries for each in entry.changes.incidents]
-                self.node_state.publish_changes(self.judge, events, transitions, incidents)
+                self.node_state.publish_changes(self.judge, events, transitions, incidents, read_at)
                 log_transitions(
                     transitions, time.time(), self.node_state.devices.describe_component
                 )

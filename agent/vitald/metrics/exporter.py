@@ -98,6 +98,7 @@ class NodeStateCollector(Collector):
         state = self.node_state
         yield from node.collect_flags(verdict)
         yield make_status(verdict.status)
+        yield node.measure_steps(state)
         yield node.count_escalated(state)
         yield node.count_transitions(state)
         yield node.score_suspects(state, components.name_identities(state, self.inventory))

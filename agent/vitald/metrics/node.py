@@ -139,6 +139,19 @@ def collect_findings(node_state: NodeState) -> Iterator[Metric]:
     )
 
 
+def measure_steps(node_state: NodeState) -> Metric:
+    """A step that was not reached has no sample."""
+    family = GaugeMetricFamily(
+        "vitald_incident_step_seconds",
+        "Seconds from the last fault that made the node unfit, by its source's own time, to each"
+        " step after it.",
+        labels=["step", "simulated"],
+    )
+    for is_simulated, step, seconds in node_state.incident_steps.list_seconds():
+        family.add_metric([step.value, format_bool(is_simulated)], seconds)
+    return family
+
+
 def count_escalated(node_state: NodeState) -> Metric:
     return make_gauge(
         "vitald_findings_escalated",

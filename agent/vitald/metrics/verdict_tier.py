@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
+from vitald.core.incident_steps import Step
 from vitald.metrics.verdict import MAX_LISTED, OTHER
 from vitald.model import Status
 
@@ -42,6 +43,10 @@ def _highest_first(sample: Sample) -> float:
     return -sample.value
 
 
+def _real_first(sample: Sample) -> float:
+    return sample.labels["simulated"] == "true"
+
+
 # By the names of the families, without `_total` and `_info`
 FAMILIES = {
     "vitald_status": TierFamily(len(Status)),
@@ -54,6 +59,9 @@ FAMILIES = {
         MAX_LISTED + 2,
         f"The {MAX_LISTED} worst: real ones before those of drills, the strongest action first. The"
         " others are summed, those of drills apart; their other labels are `other`.",
+    ),
+    "vitald_incident_step_seconds": TierFamily(
+        len(Step), "Of the last real incident; of a drill if there was none.", _real_first
     ),
     "vitald_findings_escalated": TierFamily(1),
     "vitald_transitions": TierFamily(1),

@@ -24,7 +24,9 @@ class ReadingsWriter:
         self._families = families
         self._labels = labels
         self._components: list[Sequence[str]] = []  # by their labels
-        self._series: dict[str, list[tuple[int, str, str]]] = {}  # by family
+        self._series: dict[str, list[tuple[int, str, str]]] = {
+            family.name: [] for family in families
+        }
 
     def write_families(
         self, components: Sequence[LabelledReadings]

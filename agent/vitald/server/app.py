@@ -34,6 +34,7 @@ from vitald.server.routes.events import EventRoutes
 from vitald.server.routes.findings import FindingRoutes
 from vitald.server.routes.node import NodeRoutes
 from vitald.server.routes.publishers import PublisherRoutes
+from vitald.server.routes.scheduler import SchedulerRoutes
 from vitald.server.routes.summary import SummaryRoutes
 from vitald.server.routes.transitions import TransitionRoutes
 from vitald.worker_thread import WorkerThread
@@ -99,6 +100,7 @@ class Api:
             SummaryRoutes(self._context),
             TransitionRoutes(self._context),
             PublisherRoutes(node_state),
+            SchedulerRoutes(node_state),
             DrillRoutes(node_state, interpreter, inject_path),
             *more,
         )

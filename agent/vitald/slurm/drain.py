@@ -31,15 +31,16 @@ def drain_node(
     node: SlurmNode,
     seconds: float,
     find_obstacle: Callable[[], str] | None = None,
-) -> None:
-    """Take a node out of service for the verdict's reason, within `seconds`, and report it.
+) -> bool:
+    """Take a node out of service for the verdict's reason, within `seconds`, and report it. Whether
+    Slurm gives it no more work, by whomever it was drained.
 
     `node`: its present state in Slurm. A node with another owner is left as it is.
     `find_obstacle`: why the node may not be handed to HyperPod now; empty if it may.
     """
     if _leave_to_others(settings, name, node):
-        return
-    end = time.monotonic() + seconds
+        return node.held
+    end, is_held = time.monotonic() + seconds, node.held
     reason = format_reason(settings, verdict)
     action = choose_hyperpod_action(verdict) if settings.hyperpod else ""
     # Before the brake is asked: nodes that ask at the same moment see each other.
@@ -48,19 +49,21 @@ def drain_node(
         if changes or node.reason != reason:
             problem = _set_reason(settings, name, node.reason, reason, changes, seconds)
             action = "" if problem else action
+            is_held = is_held or not problem
     if not action:
-        return
+        return is_held
     if find_obstacle is not None:
         # Finding out may have taken long: the node's state is read again.
         known = find_obstacle() or scontrol.read_node_state(name, end - time.monotonic())
         if isinstance(known, str):
             report(f"{name}: not handed to HyperPod, only drained: {known}")
-            return
+            return is_held
         node = known
         if _leave_to_others(settings, name, node):
-            return
+            return node.held
     own_comment = not node.comment or node.comment.startswith(settings.prefix)
-    _fail_node(name, action, reason, end - time.monotonic(), comment=own_comment)
+    has_failed = _fail_node(name, action, reason, end - time.monotonic(), comment=own_comment)
+    return is_held or has_failed
 
 
 def resume_node(settings: Settings, name: str, why: str, seconds: float) -> bool:
@@ -158,8 +161,10 @@ def _set_reason(
     return ""
 
 
-def _fail_node(name: str, action: str, reason: str, seconds: float, *, comment: bool) -> None:
-    """Hand a node to HyperPod. The reason goes into the comment, if that is free or ours."""
+def _fail_node(name: str, action: str, reason: str, seconds: float, *, comment: bool) -> bool:
+    """Hand a node to HyperPod. The reason goes into the comment, if that is free or ours. Whether
+    Slurm has accepted it.
+    """
     end = time.monotonic() + seconds
     changes = ["state=fail", f"reason={action}"]
     problem = ""
@@ -174,3 +179,4 @@ def _fail_node(name: str, action: str, reason: str, seconds: float, *, comment: 
         report(f"{name}: not drained: {problem}")
     else:
         report(f"{name}: {' '.join(changes)} ({reason})")
+    return not problem

@@ -194,7 +194,8 @@ def _apply_verdict(settings: Settings, verdict: Mapping[str, object], daemon: Da
     if verdict["status"] == "unknown":
         return _decide_unknown(settings, first_reason(verdict), daemon.seconds_left)
     report(f"refused: {first_reason(verdict)}")
-    _drain_node(settings, verdict, daemon.seconds_left)
+    if _drain_node(settings, verdict, daemon.seconds_left):
+        daemon.report_state("drained")
     return _REFUSED
 
 
@@ -215,9 +216,9 @@ def _decide_unknown(settings: Settings, why: str, seconds: float = SCONTROL_S) -
     return code
 
 
-def _drain_node(settings: Settings, verdict: Mapping[str, object], seconds: float) -> None:
+def _drain_node(settings: Settings, verdict: Mapping[str, object], seconds: float) -> bool:
     """Drain this node with our reason, before Slurm drains it for the refusal with one that names
-    no cause. Where that fails, or no time is left, Slurm's has to do.
+    no cause. Where that fails, or no time is left, Slurm's has to do. Whether it is drained.
     """
     try:
         from vitald.slurm import drain, scontrol  # few jobs are refused
@@ -226,14 +227,15 @@ def _drain_node(settings: Settings, verdict: Mapping[str, object], seconds: floa
         node = scontrol.read_node_state(name, seconds)
         if isinstance(node, str):
             report(f"not drained with a reason: {node}")
-        else:
-            drain.drain_node(
-                settings,
-                verdict,
-                name,
-                node,
-                end - time.monotonic(),
-                lambda: find_obstacle(settings.config, name, verdict, end - time.monotonic()),
-            )
+            return False
+        return drain.drain_node(
+            settings,
+            verdict,
+            name,
+            node,
+            end - time.monotonic(),
+            lambda: find_obstacle(settings.config, name, verdict, end - time.monotonic()),
+        )
     except Exception as error:  # the job is refused all the same
         report(f"not drained with a reason: {type(error).__name__}: {error}")
+        return False

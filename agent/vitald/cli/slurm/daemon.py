@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitald.cli import client
 from vitald.slurm.report import report
@@ -47,6 +48,12 @@ class DaemonClient:
     def call_api(self, path: str, body: Mapping[str, object] | None = None) -> Any:
         """Its answer to a GET, or with a body to a POST. Raises NoAnswer, RequestRefused."""
         return client.call_api(self._build_arguments(), path, body)
+
+    def report_state(self, state: Literal["drained", "in_service"]) -> None:
+        """Report what Slurm has done with the node. Only a metric depends on it."""
+        body: schema.SchedulerRequest = {"state": state}
+        with suppress(client.NoAnswer, client.DaemonRefused):
+            self.call_api("/v1/scheduler", body)
 
     def _build_arguments(self, share: float = 1.0) -> argparse.Namespace:
         timeout = max(0.01, self.seconds_left * share)

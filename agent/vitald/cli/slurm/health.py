@@ -15,7 +15,7 @@ from vitald.cli.slurm.daemon import SCONTROL_S, DaemonClient
 from vitald.cli.slurm.handover import find_obstacle
 from vitald.slurm import drain, scontrol, slurmd
 from vitald.slurm.owner import Owner, find_owner
-from vitald.slurm.reasons import first_reason, forget_reasons
+from vitald.slurm.reasons import first_reason, forget_reasons, read_recorded_reasons
 from vitald.slurm.report import report
 from vitald.slurm.settings import Settings
 from vitald.slurm.steps import find_jobs_with_steps
@@ -49,7 +49,7 @@ def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
         report(f"nothing done: {node}")
         return
     if verdict["status"] == "unhealthy":
-        drain.drain_node(
+        is_drained = drain.drain_node(
             settings,
             verdict,
             name,
@@ -57,9 +57,13 @@ def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
             SCONTROL_S,
             lambda: find_obstacle(settings.config, name, verdict, SCONTROL_S),
         )
+        if is_drained:
+            daemon.report_state("drained")
         return
     owner, obstacle = find_owner(settings, node)
     if owner is Owner.SLURM:
+        if read_recorded_reasons(settings):  # an administrator has resumed it
+            daemon.report_state("in_service")
         forget_reasons(settings)
     elif owner is Owner.VITALD:
         # Once more: a prolog may have drained it since we asked.
@@ -67,7 +71,8 @@ def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
         if status not in ("healthy", "degraded"):
             report(f"{name}: not resumed: {status}")
             return
-        drain.resume_node(settings, name, str(status), SCONTROL_S)
+        if drain.resume_node(settings, name, str(status), SCONTROL_S):
+            daemon.report_state("in_service")
     elif node.reason.startswith(settings.prefix):
         report(f"{name}: not resumed: {obstacle}")
     drain.remove_comment(settings, name, node, SCONTROL_S)

@@ -38,7 +38,13 @@ from vitald.server.examples.gpus import (
     RELEASE,
     RELEASE_REQUEST,
 )
-from vitald.server.examples.jobs import JOBS, TELL_JOB, TELL_JOB_REQUEST
+from vitald.server.examples.jobs import (
+    JOBS,
+    SCHEDULER_NOTED,
+    SCHEDULER_REQUEST,
+    TELL_JOB,
+    TELL_JOB_REQUEST,
+)
 from vitald.server.examples.node import (
     COMPONENTS,
     CONFIRM,
@@ -92,6 +98,8 @@ __all__ = [
     "RULE",
     "RUN_DIAGNOSTIC",
     "RUN_DIAGNOSTIC_REQUEST",
+    "SCHEDULER_NOTED",
+    "SCHEDULER_REQUEST",
     "SEEN",
     "SINK",
     "STATUS",

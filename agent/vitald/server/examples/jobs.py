@@ -27,3 +27,7 @@ TELL_JOB: schema.JobTold = {
         "why": "job 1234 of alice ended with exit 1 and left #7",
     },
 }
+
+SCHEDULER_REQUEST: schema.SchedulerRequest = {"state": "drained"}
+
+SCHEDULER_NOTED: schema.SchedulerNoted = {"ok": True}

@@ -36,4 +36,18 @@ OPERATIONS = (
         body=Body(schema.TellJobRequest, "Which job, and how it ended.", examples.TELL_JOB_REQUEST),
         answer=Answer(schema.JobTold, "It is known, and stored.", examples.TELL_JOB),
     ),
+    Operation(
+        "noteScheduler",
+        "post",
+        "/v1/scheduler",
+        "jobs",
+        "A scheduler has drained the node, or has it in service again",
+        description=(
+            "For root and the daemon's own user: Slurm's prolog and health check. It changes no "
+            "verdict; the metric `vitald_incident_step_seconds` shows when. Repeating it changes "
+            "nothing."
+        ),
+        body=Body(schema.SchedulerRequest, "What it has done.", examples.SCHEDULER_REQUEST),
+        answer=Answer(schema.SchedulerNoted, "Taken.", examples.SCHEDULER_NOTED),
+    ),
 )

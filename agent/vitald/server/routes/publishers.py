@@ -62,6 +62,7 @@ class PublisherRoutes:
         except ValueError as error:
             raise RequestRefused(400, str(error), "see /v1/openapi.json") from None
         self._node_state.publishers.store_report(sinks)
+        self._node_state.incident_steps.note_publication(sinks)
         answer: schema.SinksReported = {"ok": True}
         return web.json_response(answer)
 

@@ -91,7 +91,15 @@ from vitald.server.schema.gpus import (
     ReleaseEnded,
     ReleaseRequest,
 )
-from vitald.server.schema.jobs import ApiJob, ApiJobs, AskedDiagnostic, JobTold, TellJobRequest
+from vitald.server.schema.jobs import (
+    ApiJob,
+    ApiJobs,
+    AskedDiagnostic,
+    JobTold,
+    SchedulerNoted,
+    SchedulerRequest,
+    TellJobRequest,
+)
 from vitald.server.schema.node import (
     ApiLedger,
     ApiRecovery,
@@ -214,6 +222,8 @@ __all__ = [
     "RemedyRequest",
     "ReportSinksRequest",
     "RunDiagnosticRequest",
+    "SchedulerNoted",
+    "SchedulerRequest",
     "Sight",
     "SinkReport",
     "SinksReported",

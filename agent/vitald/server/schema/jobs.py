@@ -83,3 +83,14 @@ class TellJobRequest(_OptionalTellJobRequest):
         str, Keywords(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+\[\]/-]{0,63}$")
     ]
     """Its id, as its scheduler writes it."""
+
+
+class SchedulerRequest(TypedDict):
+    state: Literal["drained", "in_service"]
+    """What the scheduler has done: it gives the node no more work, or work again."""
+
+
+class SchedulerNoted(TypedDict):
+    """The report was taken."""
+
+    ok: Literal[True]
