@@ -278,7 +278,12 @@ def test_what_was_drained_since_we_asked_is_not_resumed(
     for then in ("healthy", "degraded", "unhealthy", "unknown", "no answer"):
         said.clear()
         again: dict[str, object] = {"error": "late"} if then == "no answer" else verdict(then)
-        Daemon(monkeypatch, {"/v1/status": [HEALTHY, again], "/v1/jobs": [{"running": []}]})
+        answers: dict[str, list[dict[str, object]]] = {
+            "/v1/status": [HEALTHY, again],
+            "/v1/jobs": [{"running": []}],
+            "/v1/scheduler": [{"error": "no such path"}],  # an older daemon
+        }
+        Daemon(monkeypatch, answers)
         daemon = command.DaemonClient(None, time.monotonic() + WAIT_S)
         record_reasons(settings, OURS)
         assert command.run_health_check(settings, daemon) == 0

@@ -242,3 +242,21 @@ def test_a_reason_is_one_short_line(reason: str, prefix: str) -> None:
     assert not made.startswith("Action:") and not made.endswith('"'), (
         "scontrol would not keep it as it is"
     )
+
+
+@pytest.mark.parametrize("hyperpod", [False, True])
+@pytest.mark.parametrize("problem", ["", "slurmctld does not answer"])
+def test_whether_slurm_gives_the_node_no_more_work(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, problem: str, hyperpod: bool
+) -> None:
+    """By whomever it was drained."""
+    monkeypatch.setattr(scontrol, "update_node", lambda *_: problem)
+    known = settings._replace(hyperpod=hyperpod)
+
+    def drain(states: frozenset[str], reason: str = "") -> bool:
+        return drain_node(known, verdict(), "gpu01", SlurmNode(states, reason), WAIT_S)
+
+    assert drain(DRAINED, "ticket 4711")
+    assert not drain(frozenset({"MIXED", "REBOOT_REQUESTED"}), "kernel update")
+    assert drain(frozenset({"IDLE"})) is not bool(problem)
+    assert drain(DRAINED, "vitald: another finding")
