@@ -1,4 +1,4 @@
-"""The page of a scrape is what prometheus_client would have written, at each scrape anew."""
+"""The page of a scrape says what prometheus_client would have written, at each scrape anew."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.registry import Collector
 
 from vitald.metrics.exposition import ExpositionWriter, Format
@@ -69,6 +70,15 @@ def write_by_prometheus_client(families: Sequence[Metric], written_as: Format) -
     return page
 
 
+def read_numbers(page: bytes) -> list[tuple[str, str]]:
+    """The lines of a page, each with its number as one of the ways to write it."""
+    lines = []
+    for line in page.decode().splitlines():
+        text, _, number = line.rpartition(" ")
+        lines.append((line, "") if line.startswith("#") else (text, repr(float(number))))
+    return lines
+
+
 @pytest.mark.parametrize("written_as", Format)
 @given(pages=st.lists(st.tuples(ROWS, TEXTS), min_size=1, max_size=4))
 def test_it_is_what_prometheus_client_writes(
@@ -78,9 +88,19 @@ def test_it_is_what_prometheus_client_writes(
     writer = ExpositionWriter()
     for rows, text in pages:
         families = make_families(rows, text)
-        assert writer.write_families(families, written_as) == write_by_prometheus_client(
-            families, written_as
+        assert read_numbers(writer.write_families(families, written_as)) == read_numbers(
+            write_by_prometheus_client(families, written_as)
         )
+
+
+@given(VALUES)
+def test_a_number_is_one_of_openmetrics(value: float) -> None:
+    family = GaugeMetricFamily("vitald_gauge", "Words.", value=value)
+    page = ExpositionWriter().write_families([family], Format.OPENMETRICS).decode()
+    (parsed,) = [sample for one in parse_openmetrics(page) for sample in one.samples]
+    assert repr(parsed.value) == repr(float(value))
+    number = page.splitlines()[2].rpartition(" ")[2]
+    assert re.fullmatch(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?|[-+]Inf|NaN", number)
 
 
 def test_the_same_values_of_other_labels_are_other_series() -> None:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from tests.unit.test_exposition import read_numbers
 from tests.unit.test_link_metrics import GPU, OTHER, read
 from vitald.metrics.exposition import ExpositionWriter, Format
 from vitald.metrics.gpus import GpuMetrics
@@ -52,7 +53,9 @@ def test_both_ways_are_one_page(each_link: bool, written_as: Format) -> None:
     for readings in SCRAPES:
         page = writer.write_families(written.write_metrics(readings), written_as)
         objects = made.collect_metrics(readings)
-        assert page == writer_of_objects.write_families(objects, written_as)
+        assert read_numbers(page) == read_numbers(
+            writer_of_objects.write_families(objects, written_as)
+        )
         pages.append(page)
     assert (pages[0], pages[1]) == (pages[-2], pages[-1])
     assert len({*pages}) == len(pages) - 2

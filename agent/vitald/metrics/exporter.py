@@ -101,7 +101,7 @@ class NodeStateCollector(Collector):
         yield node.measure_steps(state)
         yield node.count_escalated(state)
         yield node.count_transitions(state)
-        yield node.score_suspects(state, components.name_identities(state, self.inventory))
+        yield node.score_suspects(state, lambda: components.name_identities(state, self.inventory))
         yield from diagnostics.collect_current(self.diagnostics)
         yield from self.recovery.collect_metrics()
         yield from self.unknown_jobs.collect_metrics()

@@ -15,21 +15,20 @@ those of prometheus_client, without timestamps and exemplars, which no metric of
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 
 from vitald.text import escape_unprintable
 
 MAX_CHARACTERS = 128  # of a label's value
 _DIGITS = 8  # of the hash that ends a value which was changed
 _CREATED = "_created"
-# Below it, Go and Python write a number in the same way.
-_EXPONENT = 1e6
+_NOT_FINITE = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 # Series that a family may remember beyond twice those that it has: they are few, or come and go.
 _SPARE = 64
 
@@ -51,7 +50,7 @@ class WrittenFamily:
     name: str
     documentation: str
     type: str
-    lines: Sequence[str]
+    lines: str
 
 
 class ExpositionWriter:
@@ -59,6 +58,7 @@ class ExpositionWriter:
 
     def __init__(self) -> None:
         self._prefixes: dict[str, _Prefixes] = {}
+        self._heads: dict[tuple[str, str, Format], str] = {}
 
     def write_families(
         self, families: Iterable[Metric | WrittenFamily], written_as: Format
@@ -66,9 +66,9 @@ class ExpositionWriter:
         """The page of one scrape, in UTF-8."""
         lines: list[str] = []
         for family in families:
-            lines.append(_write_head(family, written_as))
+            lines.append(self._find_head(family, written_as))
             if isinstance(family, WrittenFamily):
-                lines.extend(family.lines)
+                lines.append(family.lines)
                 continue
             samples = family.samples
             if written_as is Format.TEXT and family.type == "counter":
@@ -78,6 +78,13 @@ class ExpositionWriter:
         if written_as is Format.OPENMETRICS:
             lines.append("# EOF\n")
         return "".join(lines).encode()
+
+    def _find_head(self, family: Metric | WrittenFamily, written_as: Format) -> str:
+        key = family.name, family.documentation, written_as
+        head = self._heads.get(key)
+        if head is None:
+            head = self._heads[key] = _write_head(family, written_as)
+        return head
 
     def _write_samples(self, family: str, samples: Sequence[Sample]) -> Iterator[str]:
         remembered = self._prefixes.setdefault(family, {})
@@ -104,10 +111,8 @@ def clean_label(text: str) -> str:
 
 
 def format_number(value: float) -> str:
-    """As Go writes it, and as prometheus_client does."""
-    if -_EXPONENT < value < _EXPONENT:
-        return repr(float(value))
-    return str(floatToGoString(value))  # type: ignore[no-untyped-call]
+    """What Prometheus reads as the same number."""
+    return repr(float(value)) if math.isfinite(value) else _NOT_FINITE[str(float(value))]
 
 
 def _write_head(family: Metric | WrittenFamily, written_as: Format) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -169,14 +169,16 @@ def count_transitions(node_state: NodeState) -> Metric:
     )
 
 
-def score_suspects(node_state: NodeState, names: Mapping[str, str]) -> Metric:
-    """`names`: the component that each device is in, by the key of its record."""
+def score_suspects(node_state: NodeState, name_identities: Callable[[], dict[str, str]]) -> Metric:
+    """`name_identities`: the component that each device is in, by the key of its record."""
     family = GaugeMetricFamily(
         "vitald_device_lemon_score",
         "Lemon score of a device, from its record of the last weeks. Advice, not a fault.",
         labels=["component", "identity"],
     )
-    for identity, (score, _) in node_state.score_suspects(time.time()).items():
+    scores = node_state.score_suspects(time.time())
+    names = name_identities() if scores else {}
+    for identity, (score, _) in scores.items():
         family.add_metric([names.get(identity, identity), identity], score)
     return family
 

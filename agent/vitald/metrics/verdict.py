@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -52,6 +53,7 @@ class FindingGroup:
     since: float
 
 
+@lru_cache(maxsize=1024)  # at each scrape of each component
 def find_pci_bus_id(component: str) -> str:
     """The PCI address in the name of a component; empty for what is not a PCI device."""
     return parse_pci_address(component.partition("/")[2]) or ""
