@@ -16,6 +16,7 @@ import pytest
 
 from tests.clock import HOUR_S
 from tests.conftest import require
+from tests.exported import read_exported
 from tests.system.nvml import (
     BOOT,
     Driven,
@@ -911,7 +912,7 @@ async def test_a_lost_gpu_keeps_its_identity_over_a_restart(boot: str, tmp_path:
 
 def labels_of_lost(looking: Looking) -> dict[str, dict[str, str]]:
     """Labels of `vitald_gpu_lost` by PCI address."""
-    families = GpuMetrics().collect_metrics(looking.last.readings)
+    families = read_exported(GpuMetrics().collect_metrics(looking.last.readings))
     (lost,) = [family for family in families if family.name == "vitald_gpu_lost"]
     return {sample.labels["pci_bus_id"]: sample.labels for sample in lost.samples}
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import pytest
 from prometheus_client.core import Metric
 
+from tests.exported import read_exported
 from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.reading_definitions import ReadingKind
 from vitald.metrics.gpus import GpuMetrics
@@ -42,7 +43,7 @@ def find(metrics: Iterable[Metric], name: str) -> dict[str, float]:
 
 
 def count(metrics: GpuMetrics, *replays: float) -> float | None:
-    found = find(metrics.collect_metrics([read(nvlink_replays=replays)]), REPLAYS)
+    found = find(read_exported(metrics.collect_metrics([read(nvlink_replays=replays)])), REPLAYS)
     assert not found.keys() - {""}
     return found.get("")
 
@@ -55,8 +56,10 @@ def test_counts_are_summed() -> None:
 
 def test_each_link_if_asked_for() -> None:
     metrics = list(
-        GpuMetrics(each_link=True).collect_metrics(
-            [read(nvlink_replays=(1.0, NAN, 4.0), nvlink_active=(1.0, NAN, 0.0))]
+        read_exported(
+            GpuMetrics(each_link=True).collect_metrics(
+                [read(nvlink_replays=(1.0, NAN, 4.0), nvlink_active=(1.0, NAN, 0.0))]
+            )
         )
     )
     assert find(metrics, REPLAYS) == {"0": 1.0, "2": 4.0}
@@ -81,7 +84,7 @@ def test_after_a_reset_the_links_begin_again() -> None:
 def test_no_count_is_no_sample() -> None:
     metrics = GpuMetrics()
     assert count(metrics, NAN, NAN) is None
-    assert not find(metrics.collect_metrics([read()]), REPLAYS)
+    assert not find(read_exported(metrics.collect_metrics([read()])), REPLAYS)
     assert count(metrics, NAN, 3.0) == 3.0
     assert count(metrics, NAN, NAN) == 3.0
 
@@ -96,27 +99,29 @@ def test_gpus_are_counted_apart_and_forgotten_when_gone() -> None:
     metrics = GpuMetrics()
     values = [
         sample.value
-        for metric in metrics.collect_metrics(read_both(5.0))
+        for metric in read_exported(metrics.collect_metrics(read_both(5.0)))
         for sample in metric.samples
         if sample.name == REPLAYS
     ]
     assert values == [8.0, 40.0]
-    list(metrics.collect_metrics(read_both(5.0)[1:]))
+    list(read_exported(metrics.collect_metrics(read_both(5.0)[1:])))
     assert count(metrics, 1.0, NAN) == 1.0
 
 
 def test_the_worst_link_is_the_value_of_all() -> None:
     metrics = list(
-        GpuMetrics().collect_metrics(
-            [
-                read(
-                    nvlink_active=(1.0, 0.0),
-                    nvlink_bytes_per_second=(26e9, NAN, 13e9),
-                    nvlink_effective_ber=(15e-255, 3e-9),
-                    nvlink_fec_highest_bin=(0.0, 7.0, 2.0),
-                    c2c_active=(1.0, 0.0),
-                )
-            ]
+        read_exported(
+            GpuMetrics().collect_metrics(
+                [
+                    read(
+                        nvlink_active=(1.0, 0.0),
+                        nvlink_bytes_per_second=(26e9, NAN, 13e9),
+                        nvlink_effective_ber=(15e-255, 3e-9),
+                        nvlink_fec_highest_bin=(0.0, 7.0, 2.0),
+                        c2c_active=(1.0, 0.0),
+                    )
+                ]
+            )
         )
     )
     names = {
@@ -133,7 +138,7 @@ def test_the_worst_link_is_the_value_of_all() -> None:
 @pytest.mark.parametrize("each_link", [False, True])
 def test_no_other_reading_changes(each_link: bool) -> None:
     readings = read(nvlink_fec_history=(5.0, 0.0, 1.0), temperature_celsius=40.0)
-    metrics = list(GpuMetrics(each_link=each_link).collect_metrics([readings]))
+    metrics = list(read_exported(GpuMetrics(each_link=each_link).collect_metrics([readings])))
     bins = [
         sample.labels["bin"]
         for metric in metrics

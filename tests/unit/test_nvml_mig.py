@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 
 from tests.conftest import require
+from tests.exported import read_exported
 from tests.unit.test_link_metrics import read
 from tests.waiting import WAIT_S
 from vitald.collectors.nvml import tiers
@@ -166,7 +167,7 @@ def test_the_metrics_of_instances() -> None:
     )
     samples = {
         (sample.name, sample.labels["gpu_instance"], sample.labels["compute_instance"]): sample
-        for metric in GpuMetrics().collect_metrics([readings])
+        for metric in read_exported(GpuMetrics().collect_metrics([readings]))
         for sample in metric.samples
         if "_mig_" in sample.name and "gpu_instance" in sample.labels
     }
@@ -188,7 +189,7 @@ def test_a_gpu_without_instances_has_no_sample() -> None:
     for readings in (read(), read(mig_gpu_instances=(), mig_uuids="")):
         names = {
             sample.name
-            for metric in GpuMetrics().collect_metrics([readings])
+            for metric in read_exported(GpuMetrics().collect_metrics([readings]))
             for sample in metric.samples
         }
         assert not [name for name in names if "_mig_" in name]

@@ -12,6 +12,7 @@ from unittest import mock
 import pynvml
 import pytest
 
+from tests.exported import read_exported
 from tests.unit.test_link_metrics import read
 from tests.unit.test_nvml_mig import ask_worker, node, set_instances
 from tests.unit.test_nvml_readings import failing
@@ -273,7 +274,7 @@ def test_the_metrics_of_profiling() -> None:
         (sample.name, sample.labels.get("pipe") or sample.labels.get("direction"))
         if "gpu_instance" not in sample.labels
         else (sample.name, sample.labels["gpu_instance"]): sample.value
-        for metric in GpuMetrics().collect_metrics([readings])
+        for metric in read_exported(GpuMetrics().collect_metrics([readings]))
         for sample in metric.samples
         if sample.name != "vitald_gpu_info"
     }

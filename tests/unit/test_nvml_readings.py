@@ -15,6 +15,7 @@ import pynvml
 import pytest
 from prometheus_client.core import Metric
 
+from tests.exported import read_exported
 from tests.looking import CATALOG
 from vitald.collectors.nvml import calls, tiers
 from vitald.collectors.nvml import codes as nvml_codes
@@ -311,7 +312,7 @@ def test_where_in_a_rack_a_gpu_is() -> None:
     assert values.items() <= node.read(0).values.items()
     (sample,) = [
         one
-        for metric in gpus.GpuMetrics().collect_metrics([node.read(0)])
+        for metric in read_exported(gpus.GpuMetrics().collect_metrics([node.read(0)]))
         for one in metric.samples
         if one.name == "vitald_gpu_place_info"
     ]
@@ -757,7 +758,7 @@ def test_a_call_that_fails_takes_its_value_away_at_once() -> None:
     one = node.read(0)
     assert "temperature_celsius" not in one.values
     assert one.missing == {"temperature_celsius": "fails with NVML error 999"}
-    shown = samples(gpus.GpuMetrics().collect_metrics([one]))
+    shown = samples(read_exported(gpus.GpuMetrics().collect_metrics([one])))
     assert not any("temperature" in sample for sample in shown)
     assert any("power_watts" in sample for sample in shown)
     node.look(temperature_celsius=77.0)
@@ -866,7 +867,7 @@ def test_a_part_that_could_not_be_read_has_no_sample_and_is_null() -> None:
     node.look(
         nvlinks=3.0, nvlink_active=[1.0, math.nan, 0.0], nvlink_crc_errors=[0.0, math.nan, 4.0]
     )
-    shown = samples(gpus.GpuMetrics(each_link=True).collect_metrics([node.read(0)]))
+    shown = samples(read_exported(gpus.GpuMetrics(each_link=True).collect_metrics([node.read(0)])))
     assert [
         sum(f"{name}[" in sample for sample in shown)
         for name in ("nvlink_up", "nvlink_crc_errors_total")

@@ -15,10 +15,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.core import Metric
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.exported import read_exported
 from tests.system.test_metrics import complaints
 from tests.unit.builders import event, finding, gpu, interpreter
 from vitald.collectors.inventory.readings import KINDS
@@ -246,7 +245,7 @@ def test_findings_with_the_same_labels_are_one_series_since_the_first(board: Boa
     board.open(*together)
     values = {
         family.name: [sample.value for sample in family.samples]
-        for family in board.collector.collect()
+        for family in read_exported(board.collector.collect_all())
         if family.name.startswith("vitald_finding")
     }
     assert values["vitald_findings"] == [3]
@@ -301,13 +300,13 @@ def test_the_devices_of_three_kinds(board: Board) -> None:
 def test_hostile_labels_break_no_scrape(board: Board, promtool: str) -> None:
     """Both tiers, in both formats; nothing that others write makes the page large."""
     fill(board, HOSTILE, 60)
-    for families in (list(board.collector.collect()), board.list_verdict()):
+    for families in (list(board.collector.collect_all()), board.list_verdict()):
         page = ExpositionWriter().write_families(families, Format.TEXT).decode()
-        openmetrics = ExpositionWriter().write_families(families, Format.OPENMETRICS).decode()
-        assert list(parse_openmetrics(openmetrics))
-        samples = [s for family in text_string_to_metric_families(page) for s in family.samples]
-        created = [s for f in families for s in f.samples if s.name.endswith("_created")]
-        assert len(samples) == sum(len(family.samples) for family in families) - len(created)
+        openmetrics = read_exported(families, Format.OPENMETRICS)
+        samples = [sample for family in read_exported(families) for sample in family.samples]
+        created = [s for family in openmetrics for s in family.samples if "_created" in s.name]
+        assert len(samples) == sum(len(family.samples) for family in openmetrics) - len(created)
+        assert len(samples) == len([line for line in page.splitlines() if line[0] != "#"])
         values = [value for sample in samples for value in sample.labels.values()]
         assert max(map(len, values)) <= MAX_CHARACTERS
         assert all(value.isprintable() for value in values)
@@ -347,7 +346,7 @@ def test_counters_of_the_daemon_say_when_they_began(board: Board) -> None:
     board.state.events.count_event(event())
     created = {
         sample.name: sample.value
-        for family in board.collector.collect()
+        for family in read_exported(board.collector.collect_all(), Format.OPENMETRICS)
         for sample in family.samples
         if sample.name.endswith("_created")
     }

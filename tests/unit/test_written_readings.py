@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-import pytest
+from prometheus_client.core import Metric
+from prometheus_client.samples import Sample
 
-from tests.unit.test_exposition import read_numbers
+from tests.exported import read_exported
 from tests.unit.test_link_metrics import GPU, OTHER, read
-from vitald.metrics.exposition import ExpositionWriter, Format
-from vitald.metrics.gpus import GpuMetrics
+from vitald.collectors.nvml.readings import READINGS
+from vitald.metrics.families import LabelledReadings, build_metrics, derive_families
+from vitald.metrics.gpus import LABELS, list_labels
+from vitald.metrics.written_readings import ReadingsWriter
 from vitald.model import Readings
 
 FULL = read(
@@ -44,18 +48,18 @@ SCRAPES: list[list[Readings]] = [
 ]
 
 
-@pytest.mark.parametrize("written_as", Format)
-@pytest.mark.parametrize("each_link", [False, True])
-def test_both_ways_are_one_page(each_link: bool, written_as: Format) -> None:
-    made, written = GpuMetrics(each_link=each_link), GpuMetrics(each_link=each_link)
-    writer, writer_of_objects = ExpositionWriter(), ExpositionWriter()
+def list_samples(families: Iterable[Metric]) -> list[tuple[str, list[Sample]]]:
+    return [(family.name, family.samples) for family in families]
+
+
+def test_both_ways_are_the_same_samples() -> None:
+    families = [family for table in READINGS for family in derive_families(table)]
+    writer = ReadingsWriter(families, LABELS)
     pages = []
     for readings in SCRAPES:
-        page = writer.write_families(written.write_metrics(readings), written_as)
-        objects = made.collect_metrics(readings)
-        assert read_numbers(page) == read_numbers(
-            writer_of_objects.write_families(objects, written_as)
-        )
-        pages.append(page)
+        gpus = [LabelledReadings(one, list_labels(one)) for one in readings]
+        written = list_samples(read_exported(writer.write_families(gpus)))
+        assert written == list_samples(read_exported(build_metrics(families, LABELS, gpus)))
+        pages.append(written)
     assert (pages[0], pages[1]) == (pages[-2], pages[-1])
-    assert len({*pages}) == len(pages) - 2
+    assert len({str(page) for page in pages}) == len(pages) - 2

@@ -58,7 +58,7 @@ class _Scrapes:
         if tier is Tier.VERDICT:
             yield from self._collector.collect_verdict()
             return
-        yield from self._collector.collect_page()
+        yield from self._collector.collect_all()
         yield from self._process.collect()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from vitald.collectors.inventory.collector import NAME as INVENTORY
 from vitald.collectors.kernel_log.interpret import Interpreter
@@ -31,7 +30,7 @@ from vitald.server.routes import components
 from vitald.server.routes.diagnostics import DiagnosticsView
 
 
-class NodeStateCollector(Collector):
+class NodeStateCollector:
     """Makes the metric families from the node's state, at each scrape."""
 
     def __init__(
@@ -62,16 +61,8 @@ class NodeStateCollector(Collector):
         self.xids = XidCollector(node_state)
         self.gpus = GpuMetrics(each_link=each_link)
 
-    def collect(self) -> Iterator[Metric]:
-        yield from self.gpus.collect_metrics(self.node_state.list_readings(NVML))
-        yield from self._collect_others()
-
-    def collect_page(self) -> Iterator[Metric | WrittenFamily]:
-        """The same for one page, in half the time."""
-        yield from self.gpus.write_metrics(self.node_state.list_readings(NVML))
-        yield from self._collect_others()
-
-    def _collect_others(self) -> Iterator[Metric]:
+    def collect_all(self) -> Iterator[Metric | WrittenFamily]:
+        """Every family but those of the process."""
         state = self.node_state
         verdict = state.verdict()
         yield from self._collect_common(verdict)
@@ -79,6 +70,7 @@ class NodeStateCollector(Collector):
         yield from node.collect_findings(state)
         yield from node.collect_events(state)
         yield self.xids.count_xids()
+        yield from self.gpus.collect_metrics(state.list_readings(NVML))
         yield from devices.collect_metrics(state)
         yield from diagnostics.collect_results(self.diagnostics, self.tally)
         yield from daemon.collect_clients(self.connection_limit, state.started_at)

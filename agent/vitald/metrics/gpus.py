@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from vitald.collectors.nvml.readings import RACK_LOCATION, READINGS
 from vitald.metrics import mig
 from vitald.metrics.exposition import WrittenFamily
-from vitald.metrics.families import LabelledReadings, build_metrics, derive_families
+from vitald.metrics.families import LabelledReadings, derive_families
 from vitald.metrics.link_values import LinkValues, merge_families
 from vitald.metrics.single import format_bool
 from vitald.metrics.written_readings import ReadingsWriter
@@ -29,31 +29,18 @@ class GpuMetrics:
     def __init__(self, *, each_link: bool = False) -> None:
         """`each_link`: NVLinks are exported one by one, instead of one value for all."""
         self._links = None if each_link else LinkValues(READINGS)
-        self._families = _FAMILIES if each_link else merge_families(_FAMILIES)
-        self._writer = ReadingsWriter(self._families, LABELS)
+        families = _FAMILIES if each_link else merge_families(_FAMILIES)
+        self._writer = ReadingsWriter(families, LABELS)
 
-    def collect_metrics(self, readings: Sequence[Readings]) -> Iterator[Metric]:
-        gpus = self._label_gpus(readings)
-        yield from _collect_identities(gpus)
-        yield from build_metrics(self._families, LABELS, gpus)
-
-    def write_metrics(self, readings: Sequence[Readings]) -> Iterator[Metric | WrittenFamily]:
-        """The same, written as far as possible."""
-        gpus = self._label_gpus(readings)
-        yield from _collect_identities(gpus)
-        yield from self._writer.write_families(gpus)
-
-    def _label_gpus(self, readings: Sequence[Readings]) -> list[LabelledReadings]:
+    def collect_metrics(self, readings: Sequence[Readings]) -> Iterator[Metric | WrittenFamily]:
         found = [read for read in readings if read.component.kind is ComponentKind.GPU]
         if self._links is not None:
             found = self._links.merge_values(found)
-        return [LabelledReadings(read, list_labels(read)) for read in found]
-
-
-def _collect_identities(gpus: Sequence[LabelledReadings]) -> Iterator[Metric]:
-    yield _make_info(gpus)
-    yield _make_places(gpus)
-    yield from mig.collect_instances(LABELS, gpus)
+        gpus = [LabelledReadings(read, list_labels(read)) for read in found]
+        yield _make_info(gpus)
+        yield _make_places(gpus)
+        yield from mig.collect_instances(LABELS, gpus)
+        yield from self._writer.write_families(gpus)
 
 
 def _make_info(gpus: Sequence[LabelledReadings]) -> Metric:
