@@ -20,7 +20,6 @@ from prometheus_client.samples import Sample
 from tests.exported import read_exported
 from tests.system.test_metrics import complaints
 from tests.unit.builders import event, finding, gpu, interpreter
-from vitald.collectors.inventory.readings import KINDS
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.config_sections import Recovery
 from vitald.core.node_state import NodeState
@@ -37,7 +36,6 @@ from vitald.model import (
     Component,
     ComponentKind,
     Finding,
-    Readings,
     Requirement,
     SourceHealth,
     SourceState,
@@ -90,22 +88,6 @@ class Board:
             deadline=60.0,
             polled_at=time.monotonic(),
         )
-
-    def count_devices(self, here: dict[str, int], expected: dict[str, int]) -> None:
-        self.add_source("expect", up=True)
-        values = {kind: float(count) for kind, count in here.items()}
-        for kind, count in expected.items():
-            values |= {f"{kind}_expected": float(count), f"{kind}_confirmed": 1.0}
-        now = time.monotonic()
-        read = Readings(
-            component=NODE,
-            identity="node",
-            time=0.0,
-            polled_at=now,
-            values=values,
-            fresh=frozenset(values),
-        )
-        self.state.replace_readings("expect", [read])
 
     def add_sinks(self, *sinks: tuple[str, bool]) -> None:
         self.state.publishers.store_report(
@@ -172,7 +154,6 @@ def fill(board: Board, texts: Sequence[str], count: int) -> None:
         )
     )
     board.add_sinks(*((f"sink-{number}", bool(number % 2)) for number in range(30)))
-    board.count_devices(dict.fromkeys(KINDS, 1), dict.fromkeys(KINDS, 2))
     board.scheduled[:] = [
         ScheduledRun(check=text(number), level=number, at=float(number)) for number in range(30)
     ]
@@ -288,13 +269,14 @@ def test_a_sink_that_is_called_other_is_no_second_series(board: Board) -> None:
     ]
 
 
-def test_the_devices_of_three_kinds(board: Board) -> None:
-    board.count_devices({"neuron": 16, "efa": 4, "nics": 2, "nvme": 1}, {"neuron": 16, "nvme": 8})
-    kinds = {
-        name: [s.labels["device_kind"] for s in board.list_samples(f"vitald_{name}")]
-        for name in ("devices", "devices_expected")
+def test_accelerators_are_counted_by_status(board: Board) -> None:
+    board.open(finding(number=1), finding(number=2), finding(Action.OBSERVE, component=NODE))
+    counts = {
+        (sample.labels["component_kind"], sample.labels["status"]): sample.value
+        for sample in board.list_samples("vitald_components")
     }
-    assert kinds == {"devices": ["neuron", "efa", "nic"], "devices_expected": ["neuron", "nvme"]}
+    other = ("healthy", "degraded", "unknown")
+    assert counts == {("gpu", "unhealthy"): 2, **{("gpu", status): 0 for status in other}}
 
 
 def test_hostile_labels_break_no_scrape(board: Board, promtool: str) -> None:

@@ -55,23 +55,12 @@ def _list_tables() -> tuple[_ExportedTable, ...]:
 def collect_metrics(node_state: NodeState) -> Iterator[Metric]:
     """The families of what is read now."""
     for exported in _list_tables():
-        yield from _collect_table(node_state, exported)
-
-
-def collect_source(node_state: NodeState, source: str) -> Iterator[Metric]:
-    """The families of what one source reads."""
-    for exported in _list_tables():
-        if exported.source == source:
-            yield from _collect_table(node_state, exported)
-
-
-def _collect_table(node_state: NodeState, exported: _ExportedTable) -> Iterator[Metric]:
-    table = exported.table
-    components = [
-        LabelledReadings(readings, [get_label(readings) for get_label in table.labels.values()])
-        for readings in node_state.list_readings(exported.source)
-        if table.component in (ComponentKind.PCI, readings.component.kind)
-        and not exported.exported.isdisjoint(readings.values)
-    ]
-    if components:
-        yield from build_metrics(exported.families, list(table.labels), components)
+        table = exported.table
+        components = [
+            LabelledReadings(readings, [get_label(readings) for get_label in table.labels.values()])
+            for readings in node_state.list_readings(exported.source)
+            if table.component in (ComponentKind.PCI, readings.component.kind)
+            and not exported.exported.isdisjoint(readings.values)
+        ]
+        if components:
+            yield from build_metrics(exported.families, list(table.labels), components)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric
 
-from vitald.collectors.inventory.collector import NAME as INVENTORY
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
@@ -80,10 +79,10 @@ class NodeStateCollector:
         return select_families(self._collect_tier())
 
     def _collect_tier(self) -> Iterator[Metric]:
-        state = self.node_state
-        yield from self._collect_common(state.verdict())
-        yield count_worst_findings(node.group_findings(state))
-        yield from devices.collect_source(state, INVENTORY)
+        verdict = self.node_state.verdict()
+        yield from self._collect_common(verdict)
+        yield from self._collect_components(verdict)
+        yield count_worst_findings(node.group_findings(self.node_state))
 
     def _collect_common(self, verdict: Verdict) -> Iterator[Metric]:
         """The families that both tiers have, as far as they are made in the same way."""

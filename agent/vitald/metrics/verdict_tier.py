@@ -16,21 +16,22 @@ from prometheus_client.samples import Sample
 
 from vitald.core.incident_steps import Step
 from vitald.metrics.verdict import MAX_LISTED, OTHER
-from vitald.model import Status
+from vitald.model import ComponentKind, Status
 
 MAX_SERIES = 70
-_DEVICE_KINDS = 3
-_KINDS_NOTE = "The first three that there are of gpu, neuron, efa, nic, nvme."
+_ACCELERATORS = (ComponentKind.GPU.value, ComponentKind.NEURON.value)
 
 
 @dataclass(frozen=True, slots=True)
 class TierFamily:
-    """How many series a family may have. If `rest` is set, the last of them stands for those that
-    are left out, with the worst of their values and `other` as that label.
+    """How many series a family may have, of those that `keep` is true for. If `rest` is set, the
+    last of them stands for those that are left out, with the worst of their values and `other` as
+    that label.
     """
 
     limit: int
     note: str = ""  # what is left out
+    keep: Callable[[Sample], bool] = lambda _: True
     order: Callable[[Sample], float] | None = None  # the worst have the lowest key
     rest: str = ""
 
@@ -41,6 +42,10 @@ def _lowest_first(sample: Sample) -> float:
 
 def _highest_first(sample: Sample) -> float:
     return -sample.value
+
+
+def _is_accelerator(sample: Sample) -> bool:
+    return sample.labels["component_kind"] in _ACCELERATORS
 
 
 def _real_first(sample: Sample) -> float:
@@ -61,32 +66,33 @@ FAMILIES = {
         " others are summed, those of drills apart; their other labels are `other`.",
     ),
     "vitald_incident_step_seconds": TierFamily(
-        len(Step), "Of the last real incident; of a drill if there was none.", _real_first
+        len(Step), "Of the last real incident; of a drill if there was none.", order=_real_first
     ),
     "vitald_findings_escalated": TierFamily(1),
     "vitald_transitions": TierFamily(1),
-    "vitald_device_lemon_score": TierFamily(1, "The highest.", _highest_first),
-    "vitald_devices": TierFamily(_DEVICE_KINDS, _KINDS_NOTE),
-    "vitald_devices_expected": TierFamily(_DEVICE_KINDS, _KINDS_NOTE),
+    "vitald_device_lemon_score": TierFamily(1, "The highest.", order=_highest_first),
+    "vitald_components": TierFamily(
+        len(_ACCELERATORS) * len(Status), "Of GPUs and Neuron devices.", keep=_is_accelerator
+    ),
     "vitald_source_up": TierFamily(
         4,
         "Of more than four, three, those that are down first, and `other`: 0 if any of the rest is"
         " down.",
-        _lowest_first,
-        "source",
+        order=_lowest_first,
+        rest="source",
     ),
     "vitald_diagnostic_next_timestamp_seconds": TierFamily(
-        1, "The one that is due first.", _lowest_first
+        1, "The one that is due first.", order=_lowest_first
     ),
     "vitald_diagnostic_owed_since_timestamp_seconds": TierFamily(
-        1, "The one that is owed for longest.", _lowest_first
+        1, "The one that is owed for longest.", order=_lowest_first
     ),
     "vitald_publish_last_report_timestamp_seconds": TierFamily(1),
     "vitald_publish_up": TierFamily(
         2,
         "Of more than two, one, a sink that fails first, and `other`: 0 if any of the rest fails.",
-        _lowest_first,
-        "sink",
+        order=_lowest_first,
+        rest="sink",
     ),
     "vitald_recovery_requested": TierFamily(2),
     "vitald_recovery_refused": TierFamily(2, "Of two checks."),
@@ -107,7 +113,9 @@ def select_families(families: Iterable[Metric]) -> Iterator[Metric]:
         share = FAMILIES.get(family.name)
         if share is not None:
             created = f"{family.name}_created"
-            samples = [sample for sample in family.samples if sample.name != created]
+            samples = [
+                sample for sample in family.samples if sample.name != created and share.keep(sample)
+            ]
             family.samples = _select_worst(samples, share)
             yield family
 
