@@ -53,7 +53,7 @@ class Answer:
         return [line for line in self.page.splitlines() if not line.startswith("#")]
 
 
-def ask(
+def scrape(
     node: Node,
     path: str = "/metrics",
     headers: dict[str, str] | None = None,
@@ -74,12 +74,12 @@ def list_names(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", ["/metrics", VERDICT])
-def test_text_unless_openmetrics_is_asked_for(shared_node: Node, path: str) -> None:
-    text = ask(shared_node, path)
+def test_text_unless_openmetrics_is_accepted(shared_node: Node, path: str) -> None:
+    text = scrape(shared_node, path)
     assert text.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert list(parse_text(text.page))
     assert "_created" not in text.page
-    openmetrics = ask(shared_node, path, OPENMETRICS)
+    openmetrics = scrape(shared_node, path, OPENMETRICS)
     assert openmetrics.headers["Content-Type"] == (
         "application/openmetrics-text; version=1.0.0; charset=utf-8"
     )
@@ -93,13 +93,13 @@ def test_text_unless_openmetrics_is_asked_for(shared_node: Node, path: str) -> N
 
 @pytest.mark.parametrize("path", ["/metrics", VERDICT])
 def test_gzip_where_it_is_accepted(shared_node: Node, path: str) -> None:
-    compressed = ask(shared_node, path, GZIP)
+    compressed = scrape(shared_node, path, GZIP)
     assert compressed.headers["Content-Encoding"] == "gzip"
     assert int(compressed.headers["Content-Length"]) == len(compressed.body)
     assert len(compressed.body) < len(compressed.page) / 3
     assert "vitald_status{" in compressed.page
     for refused in ("", "identity", "gzip;q=0", "br"):
-        plain = ask(shared_node, path, {"Accept-Encoding": refused})
+        plain = scrape(shared_node, path, {"Accept-Encoding": refused})
         assert plain.headers["Content-Encoding"] is None
         assert plain.body.startswith(b"# HELP ")
     for answer in (compressed, plain):
@@ -108,7 +108,7 @@ def test_gzip_where_it_is_accepted(shared_node: Node, path: str) -> None:
 
 @pytest.mark.parametrize("headers", [{}, GZIP, OPENMETRICS, GZIP | OPENMETRICS])
 def test_head_is_get_without_a_body(shared_node: Node, headers: dict[str, str]) -> None:
-    head, get = ask(shared_node, VERDICT, headers, "HEAD"), ask(shared_node, VERDICT, headers)
+    head, get = scrape(shared_node, VERDICT, headers, "HEAD"), scrape(shared_node, VERDICT, headers)
     assert (head.status, head.body) == (200, b"")
     for name in ("Content-Type", "Content-Encoding", "Vary", "Server"):
         assert head.headers[name] == get.headers[name]
@@ -134,7 +134,7 @@ def test_head_is_get_without_a_body(shared_node: Node, headers: dict[str, str]) 
 def test_every_answer_is_signed_by_vitald_alone(
     shared_node: Node, method: str, path: str, status: int
 ) -> None:
-    answer = ask(shared_node, path, method=method)
+    answer = scrape(shared_node, path, method=method)
     assert answer.status == status
     assert answer.headers["Server"] == f"vitald/{__version__}"
     said = f"{answer.headers}{answer.body[:2000].decode()}".lower()
@@ -153,7 +153,7 @@ def test_every_answer_is_signed_by_vitald_alone(
     ],
 )
 def test_another_query_is_refused_in_words(shared_node: Node, query: str, error: str) -> None:
-    answer = ask(shared_node, f"/metrics?{query}")
+    answer = scrape(shared_node, f"/metrics?{query}")
     assert answer.status == 400
     assert answer.headers["Content-Type"].startswith("application/json")
     assert json.loads(answer.body) == {
@@ -195,7 +195,7 @@ def test_what_clears_falls_in_both_tiers(node: Node) -> None:
         found = []
         for path in ("/metrics", VERDICT):
             for headers in ({}, OPENMETRICS):
-                page = ask(node, path, headers).page
+                page = scrape(node, path, headers).page
                 (flag,) = re.findall(r"^vitald_reboot_required (\S+)$", page, re.MULTILINE)
                 found.append((flag, 'code="79"' in page, "vitald_findings{" in page))
         return found
@@ -215,15 +215,15 @@ def test_the_verdict_of_a_node_with_a_hundred_faults(node: Node, promtool: str) 
     node.write(*(xid(number, pci=f"{number:04x}:01:00") for number in range(1, 101)))
     node.wait(lambda status: status["openFindings"] == 100)
     for headers in ({}, OPENMETRICS):
-        assert 20 < len(ask(node, VERDICT, headers).series) <= MAX_SERIES
-    assert len(ask(node).series) > 200
+        assert 20 < len(scrape(node, VERDICT, headers).series) <= MAX_SERIES
+    assert len(scrape(node).series) > 200
     assert sum(
         float(line.rpartition(" ")[2])
-        for line in ask(node, VERDICT).series
+        for line in scrape(node, VERDICT).series
         if line.startswith("vitald_findings{")
     ) == pytest.approx(100)
     for path in ("/metrics", VERDICT):
-        assert complaints(promtool, ask(node, path).page) == ""
+        assert complaints(promtool, scrape(node, path).page) == ""
 
 
 # --- with a real Prometheus

@@ -45,7 +45,7 @@ def ask_worker(
     profiling: bool = False,
     until: Callable[[Json], bool] = lambda _: True,
 ) -> Json:
-    """What a worker that is asked until then answers about the first GPU."""
+    """What a worker answers about the first GPU, polled until then."""
 
     async def ask() -> Json:
         worker = WorkerProcess(str(node.library), lambda _: None)

@@ -184,10 +184,12 @@ class NodeState:
                 self.recent.append(StoredEvent(self._serial, event))
                 self.events.count_event(event)
             self._notify_subscribers(event)
-        now = time.time()
-        self.incident_steps.compare_findings(
-            self.findings, transitions, now if read_at is None else read_at, now
-        )
+        if not events or any(transition.cause for transition in transitions):
+            # Nothing else changes the fitness: a burst of lines need not compare all findings.
+            now = time.time()
+            self.incident_steps.compare_findings(
+                self.findings, transitions, now if read_at is None else read_at, now
+            )
         self.transitions += sum(1 for transition in transitions if transition.cause)
         self._note_change(transitions)
         for transition in transitions:

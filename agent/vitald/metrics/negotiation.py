@@ -1,5 +1,5 @@
 """
-What a scrape asks for: which tier of the metrics, in which format, compressed or not.
+What a scrape requests: which tier of the metrics, in which format, compressed or not.
 
 Source: RFC 9110, 12.4.2 (weights), 12.5.1 (Accept), 12.5.3 (Accept-Encoding). prometheus_client's
 chooser reads no weights, and fails on a version that is no number.
@@ -27,7 +27,7 @@ class Tier(Enum):
 
 
 class UnknownTier(ValueError):
-    """The query asks for what there is not. `str()` says what, without a word of the query."""
+    """The query has an unknown parameter or value. `str()` repeats no word of the query."""
 
 
 @dataclass(frozen=True, slots=True)
