@@ -48,12 +48,19 @@ def test_bytes_over_all_nvlinks_are_the_drivers_sum() -> None:
 
 def test_nvlink_5_is_summed_over_its_links_where_the_driver_has_no_sum() -> None:
     """A link that is down answers nothing."""
-    look = Look(nvmlDeviceGetFieldValues=fields({(202, 0): 5.0, (202, 2): 7.0, (204, 0): 1.0}))
+    counts = {(202, 0): 5.0, (202, 2): 7.0, (204, 0): 1.0}
+    look = Look(nvmlDeviceGetFieldValues=lambda ids: fields(counts)(ids))
     look.gpu.links, look.gpu.nvlink5 = 3, True
-    assert look.read("nvlink_bytes")["values"] == {
-        "nvlink_transmitted_bytes": 12.0,
-        "nvlink_received_bytes": 1.0,
-    }
+    answer = look.read("nvlink_bytes")
+    assert (answer["values"], answer["missing"]) == (
+        {"nvlink_transmitted_bytes": 12.0, "nvlink_received_bytes": 1.0},
+        {},
+    )
+    del counts[202, 2]
+    counts[202, 0] = 9.0
+    assert look.read("nvlink_bytes")["values"]["nvlink_transmitted_bytes"] == 16.0
+    counts.clear()
+    assert look.read("nvlink_bytes")["values"] == {}
 
 
 def test_encoders_and_decoders() -> None:

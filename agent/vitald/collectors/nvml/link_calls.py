@@ -125,21 +125,21 @@ def read_pcie_bytes(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
 
 def read_nvlink_bytes(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """Payload over all NVLinks of the GPU. NVLink 5 may have counters of each link instead, which
-    are summed.
+    are summed. A link that cannot be read keeps its last count: the sum must not fall.
     """
     if not gpu.links:
         raise pynvml.NVMLError(NOT_SUPPORTED)
     got = read_fields(ask, gpu, _NVLINK_BYTES, 1024.0)
     if got or not gpu.nvlink5:
         return require_any(gpu, got)
-    by_link = read_fields(ask, gpu, _list_fields(_NVLINK5_BYTES, gpu.links))
-    summed: dict[str, Reading] = {}
-    for name in _NVLINK5_BYTES.values():
-        parts = [by_link.get(f"{name}/{link}") for link in range(gpu.links)]
-        counts = [part for part in parts if isinstance(part, float)]
-        if counts:
-            summed[name] = sum(counts)
-    return require_any(gpu, summed)
+    by_link = require_any(gpu, read_fields(ask, gpu, _list_fields(_NVLINK5_BYTES, gpu.links)))
+    gpu.link_bytes |= {place: count for place, count in by_link.items() if isinstance(count, float)}
+    totals: dict[str, float] = {}
+    for place, count in gpu.link_bytes.items():
+        name = place.partition("/")[0]
+        totals[name] = totals.get(name, 0.0) + count
+        gpu.refused.pop(name, None)  # only the driver's own sum was
+    return {**totals}
 
 
 def read_nvlinks(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:

@@ -55,6 +55,8 @@ class PolledGpu:
         self.links: int | None = None
         self.nvlink5 = False
         self.wide_pcie_counters = False  # those of bytes have more than 32 bits
+        # Of each NVLink, as it was read last; by reading and link.
+        self.link_bytes: dict[str, float] = {}
         # Of the MIG instances; None if it is not known which there are.
         self.mig_handles: list[Any] | None = None
         # Ids of the GPU instances in MIG mode, None outside of it.
