@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.builders import finding
-from vitald.core.incident_steps import TAINT_SINK, IncidentSteps
-from vitald.core.publishers import SinkReport
+from vitald.core.incident_steps import IncidentSteps
+from vitald.core.publishers import TAINT_SINK, SinkReport
 from vitald.model import Action, Finding, Transition
 
 FAULT = finding(since=100.0)
@@ -132,7 +132,7 @@ def test_the_publishers_taint_drains_the_node(incidents: Incidents) -> None:
     incidents.publish(FAULT, changes=open_at(100.0, FAULT), read=1.0, now=2.0)
     for sinks in (
         [sink(101.0)],  # of the state before
-        [sink(None), sink(110.0, up=False), sink(110.0, name="kubernetes")],
+        [sink(None), sink(110.0, up=False), sink(110.0, name="kubernetes-soft-taint")],
     ):
         incidents.steps.note_publication(sinks)
         assert "drained" not in incidents.show()

@@ -16,10 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from vitald.core.publishers import SinkReport
+from vitald.core.publishers import TAINT_SINK, SinkReport
 from vitald.model import Finding, Transition
-
-TAINT_SINK = "kubernetes-taint"
 
 
 class Step(Enum):

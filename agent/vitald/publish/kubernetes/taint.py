@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
+from vitald.core.publishers import TAINT_SINK
 from vitald.model import Action, Status
 from vitald.publish.kubernetes.client import ApiRefused, KubernetesClient, report_failures
 from vitald.publish.kubernetes.node_object import NodeTaint
@@ -26,6 +27,12 @@ from vitald.publish_sections import TAINT_EFFECTS, KubernetesSettings
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
 OFF = "off"
+# Only of NoSchedule the daemon may take a success for a drain: the others keep no pod away.
+_NAMES = {
+    OFF: "kubernetes-taint-removal",
+    "PreferNoSchedule": "kubernetes-soft-taint",
+    "NoSchedule": TAINT_SINK,
+}
 WORDS = tuple(action.value for action in Action)
 _CONFLICT = 409
 _ATTEMPTS = 5
@@ -37,11 +44,10 @@ class TaintSink:
     conditions do not need it.
     """
 
-    name = "kubernetes-taint"
-
     def __init__(
         self, client: KubernetesClient, settings: KubernetesSettings, store: StateStore
     ) -> None:
+        self.name = _NAMES[settings.taint]
         self._client = client
         self._settings = settings
         self._store = store
