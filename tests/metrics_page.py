@@ -127,8 +127,8 @@ _REST = _Group(
     text="""\
 `vitald_incident_step_seconds` has the last fault that made the node unfit, each step in seconds
 after it: `detected`, vitald had read it; `unfit`, the verdict was stored; `drained`, Slurm or the
-taint of `vitald publish` keeps work off the node; `remedied`, nothing makes the node unfit any more;
-`back`, it may have work again. A drain is known once the prolog, the next health check or the
+taint of `vitald publish` (`NoSchedule`) keeps work off the node; `remedied`, nothing makes the node
+unfit any more; `back`, it may have work again. A drain is known once the prolog, the next health check or the
 publisher reports it. Steps are kept in memory: after a restart or a boot, those before it have no
 sample. Drills have `simulated="true"`.""",
 )

@@ -212,6 +212,22 @@ def test_the_taint_stands_beside_those_of_others(
     until(lambda: read_taints(cluster_node) == [_FOREIGN], "no taint of ours")
 
 
+@pytest.mark.usefixtures("publisher")
+def test_the_taint_drains_the_node(node: Node, cluster_node: ClusterNode) -> None:
+    """In the metric: as late as it was written, not as it was reported."""
+    step = 'vitald_incident_step_seconds{{simulated="false",step="{}"}}'
+    node.write(xid(1))
+    until(lambda: node.metric(step.format("drained")) is not None, "the step")
+    assert _KEY in [taint["key"] for taint in read_taints(cluster_node)]
+    assert node.metric(step.format("back")) is None
+    (finding,) = node.findings("&code=xid/79")
+    node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "over"})
+    until(lambda: node.metric(step.format("back")) is not None, "the end")
+    steps = [node.metric(step.format(name)) or 0 for name in ("drained", "remedied", "back")]
+    assert steps == sorted(steps)
+    assert _KEY not in [taint["key"] for taint in read_taints(cluster_node)]
+
+
 def test_the_taint_is_set_while_others_change_the_node(
     publisher: Publisher, node: Node, cluster_node: ClusterNode
 ) -> None:
