@@ -66,7 +66,7 @@ FAMILIES = {
         " others are summed, those of drills apart; their other labels are `other`.",
     ),
     "vitald_incident_step_seconds": TierFamily(
-        len(Step), "Of the last real incident; of a drill if there was none.", order=_real_first
+        len(Step), "Those of the last real incident before those of a drill.", order=_real_first
     ),
     "vitald_findings_escalated": TierFamily(1),
     "vitald_transitions": TierFamily(1),
