@@ -21,6 +21,7 @@ _NODE = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _SERVER = re.compile(r"https://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9./_-]*)?")
 CONDITION_SETS = ("own", "eks", "npd", "hyperpod")
 TAINT_EFFECTS = ("PreferNoSchedule", "NoSchedule")
+TAINT_SINK = "kubernetes-taint"  # the sink of a taint that keeps pods off an unhealthy node
 # Domains of projects that write to nodes themselves, and their owners. Source: Kubernetes,
 # "Well-Known Labels, Annotations and Taints", and the documentation of each project's labels.
 RESERVED_DOMAINS = {

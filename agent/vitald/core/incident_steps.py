@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from vitald.core.publishers import TAINT_SINK, SinkReport
+from vitald.core.publishers import SinkReport
 from vitald.model import Finding, Transition
+from vitald.publish_sections import TAINT_SINK
 
 
 class Step(Enum):

@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass, replace
 
 MAX_SINKS = MAX_REFUSED = 16
-TAINT_SINK = "kubernetes-taint"  # keeps pods off an unhealthy node
 SILENT_AFTER_S = 60.0  # four reports
 
 
