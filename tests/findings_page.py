@@ -54,8 +54,8 @@ closes them. After "or": depending on the line itself, or once the fault is conf
 status` shows which one applies. A fault that returns after its remedy requires a stronger one. A
 named person may close any finding: `vitald clear ID --reason TEXT`.
 
-A code that is not here opens no finding, is not printed by current drivers, or is unknown: unknown
-codes are kept, shown and require `inspect`.
+A code that is not here opens no finding, or is unknown: unknown codes are kept, shown and require
+`inspect`. Each code has an anchor for links: that of xid/79 is `#xid-79`.
 """
 
 
@@ -76,14 +76,24 @@ def page(catalog: Catalog) -> str:
         parts.append(
             f"## {title}\n\n{_switches(rules) if chapter == ('sxid',) else _groups(rules)}"
         )
+    unused = [rule for rule in catalog.rules.values() if can_open(rule) and not _asks(rule)]
+    parts.append(f"## Not printed by current drivers\n\n{_groups(unused)}")
     return "\n".join(parts)
+
+
+def can_open(rule: Rule) -> bool:
+    """Whether it can become a finding."""
+    return any(action is not Action.NONE for action in (rule.action, *_others(rule)))
+
+
+def make_anchor(code: str) -> str:
+    """The anchor of a code: alerts make the same of the labels `kind` and `code`."""
+    return code.replace("/", "-")
 
 
 def _asks(rule: Rule) -> bool:
     """Whether it can become a finding, on a driver of today."""
-    return rule.fault_class is not FaultClass.UNUSED and any(
-        action is not Action.NONE for action in (rule.action, *_others(rule))
-    )
+    return can_open(rule) and rule.fault_class is not FaultClass.UNUSED
 
 
 def _others(rule: Rule) -> list[Action]:
@@ -121,9 +131,16 @@ def _asked(rule: Rule) -> str:
 
 def _lines(advice: str, rules: Sequence[Rule]) -> list[str]:
     if not advice:
-        return [f"- {rule.code}: {rule.title}" for rule in rules]
-    named = "; ".join(f"{rule.code}: {rule.title}" for rule in rules)
-    return [f"- {named}. {advice}"]
+        return [f"- {_name(rule)}" for rule in rules]
+    return [f"- {'; '.join(map(_name, rules))}. {advice}"]
+
+
+def _name(rule: Rule) -> str:
+    return f"{_link(rule.code)}{rule.code}: {rule.title}"
+
+
+def _link(code: str) -> str:
+    return f'<a id="{make_anchor(code)}"></a>'
 
 
 def _switches(rules: Iterable[Rule]) -> str:
@@ -135,7 +152,11 @@ def _switches(rules: Iterable[Rule]) -> str:
     ]
     listed = list(rules)
     for action in sorted(Action, key=lambda action: -action.rank):
-        numbers = [rule.code.partition("/")[2] for rule in listed if rule.action is action]
+        numbers = [
+            _link(rule.code) + rule.code.partition("/")[2]
+            for rule in listed
+            if rule.action is action
+        ]
         if numbers:
             rows.append(
                 f"| {f'`{action.value}`' if action is not Action.NONE else 'only if fatal'} |"

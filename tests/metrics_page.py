@@ -48,16 +48,8 @@ seconds, bytes; a ratio is between 0 and 1.
 A value that cannot be read has no sample; it is never reported as 0. Besides the families below
 there are the `process_*` metrics of prometheus_client for the daemon itself.
 
-Alert on a required reboot, drills excepted, and on a source that is no longer read:
-
-```promql
-vitald_reboot_required == 1 unless on (instance) vitald_simulated == 1
-vitald_source_up == 0
-```
-
-Alert on `vitald_findings`, not on the increase of a counter: `increase()` does not see the first
-event of a code, with which its series begins. `vitald_event_last_timestamp_seconds` says when the
-last one was.
+Rules for Prometheus: [alerts](../alerts.md). `increase()` does not see the first event of a code,
+with which its series begins; `vitald_event_last_timestamp_seconds` says when the last one was.
 
 Automation that repairs nodes should use `vitald_reboot_confirmed` and
 `vitald_replacement_confirmed` ([confirmed findings](../judgement.md#confirmed-a-second-witness)).
@@ -195,6 +187,7 @@ NOT_SIMULATED = {
 
 
 LABELS = {
+    "accepted": "true while a person has accepted the finding: it does not count; else false.",
     "action": "What a finding requires.",
     "adapter_kind": "Kind of network adapter: efa, ib, roce or net.",
     "bin": "Number of a bin of a histogram that NVML keeps.",

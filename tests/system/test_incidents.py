@@ -589,7 +589,7 @@ def test_a_rule_on_trial(make_node: Make) -> None:
     assert len(node.findings()) == len(status["incidents"]) == len(status["reasons"]) == 1
     assert node.metric("vitald_replacement_required") == 0
     labels = (
-        'action="replace_node",code="79",component="gpu/0000:65:00.0",kind="xid"'
+        'accepted="false",action="replace_node",code="79",component="gpu/0000:65:00.0",kind="xid"'
         ',pci_bus_id="0000:65:00.0",simulated="false",when="now"'
     )
     assert node.metric(f"vitald_findings{{{labels}}}") is None

@@ -83,7 +83,7 @@ def test_marked_wherever_it_shows(careful: Node) -> None:
     assert (event["simulated"], event["trust"]) == (True, "announced")
     assert node.metric("vitald_simulated") == 1
     labels = (
-        f'action="reboot_node",code="79",component="gpu/{pci}.0",kind="xid"'
+        f'accepted="false",action="reboot_node",code="79",component="gpu/{pci}.0",kind="xid"'
         f',pci_bus_id="{pci}.0",simulated="true",when="now"'
     )
     assert node.metric(f"vitald_findings{{{labels}}}") == 1

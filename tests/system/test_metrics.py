@@ -15,8 +15,8 @@ from tests.system.lines import ordinary, wait_for_pid, xid
 from tests.waiting import WAIT_S
 
 GPU = (
-    'action="{0}",code="{1}",component="gpu/0000:{2}:00.0",kind="xid",pci_bus_id="0000:{2}:00.0"'
-    ',simulated="false",when="now"'
+    'accepted="false",action="{0}",code="{1}",component="gpu/0000:{2}:00.0",kind="xid"'
+    ',pci_bus_id="0000:{2}:00.0",simulated="false",when="now"'
 )
 REBOOT, RESTART = GPU.format("reboot_node", 79, 65), GPU.format("restart_workload", 13, 66)
 

@@ -8,26 +8,19 @@ import gzip
 import http.client
 import json
 import re
-import shutil
 import socket
-import subprocess
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tests.conftest import require
-from tests.harness import Node, free_port
+from tests.harness import Node
+from tests.monitoring import Prometheus
 from tests.system.lines import wait_for_pid, xid
 from tests.system.test_metrics import complaints
-from tests.waiting import WAIT_S, until
+from tests.waiting import WAIT_S
 from vitald import __version__
 from vitald.metrics.verdict_tier import MAX_SERIES
 
@@ -226,98 +219,25 @@ def test_the_verdict_of_a_node_with_a_hundred_faults(node: Node, promtool: str) 
         assert complaints(promtool, scrape(node, path).page) == ""
 
 
-# --- with a real Prometheus
-
-
-@dataclass(frozen=True, slots=True)
-class Prometheus:
-    """A real one that scrapes every second."""
-
-    port: int
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.port}{path}", timeout=WAIT_S
-        ) as response:
-            return json.loads(response.read())["data"]
-
-    def list_targets(self) -> list[dict[str, Any]]:
-        targets: list[dict[str, Any]] = self.get("/api/v1/targets")["activeTargets"]
-        return targets
-
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        words = urllib.parse.urlencode({"query": expression})
-        result: list[dict[str, Any]] = self.get(f"/api/v1/query?{words}")["result"]
-        return result
-
-
-@pytest.fixture
-def run_prometheus(tmp_path: Path) -> Iterator[Callable[[list[dict[str, Any]]], Prometheus]]:
-    program = shutil.which("prometheus")
-    require(program, "prometheus (apt-get install prometheus)")
-    assert program is not None
-    started: list[subprocess.Popen[bytes]] = []
-
-    def run(jobs: list[dict[str, Any]]) -> Prometheus:
-        config, port = tmp_path / "prometheus.yml", free_port()
-        config.write_text(yaml.safe_dump({"scrape_configs": jobs}))
-        started.append(
-            subprocess.Popen(
-                [
-                    program,
-                    f"--config.file={config}",
-                    f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-                    f"--web.listen-address=127.0.0.1:{port}",
-                    "--log.level=error",
-                ]
-            )
-        )
-        return Prometheus(port)
-
-    yield run
-    for process in started:
-        process.terminate()
-        process.wait(WAIT_S)
-
-
-def wait_until_scraped(prometheus: Prometheus, count: int) -> None:
-    """Each target at least once; none with an error."""
-
-    def are_scraped() -> bool:
-        try:
-            targets = prometheus.list_targets()
-        except OSError:
-            return False
-        return len(targets) == count and all(target["health"] != "unknown" for target in targets)
-
-    until(are_scraped, "Prometheus to scrape")
-    assert [(target["health"], target["lastError"]) for target in prometheus.list_targets()] == [
-        ("up", "")
-    ] * count
-
-
-def test_prometheus_scrapes_both_tiers(
-    node: Node, run_prometheus: Callable[[list[dict[str, Any]]], Prometheus]
-) -> None:
+def test_prometheus_scrapes_both_tiers(node: Node, tmp_path: Path) -> None:
     node.write(xid(1))
     wait_for_pid(node, 1)
     targets = {
         "scrape_interval": "1s",
         "static_configs": [{"targets": [f"127.0.0.1:{node.port}"]}],
     }
-    prometheus = run_prometheus(
-        [
-            {"job_name": "full", **targets},
-            {"job_name": "verdict", "params": {"collect[]": ["verdict"]}, **targets},
-        ]
-    )
-    wait_until_scraped(prometheus, 2)
-    found = prometheus.query('vitald_findings{code="79"}')
+    jobs = [
+        {"job_name": "full", **targets},
+        {"job_name": "verdict", "params": {"collect[]": ["verdict"]}, **targets},
+    ]
+    with Prometheus(tmp_path / "prometheus", {"scrape_configs": jobs}) as prometheus:
+        prometheus.wait_until_scraped(2)
+        found = prometheus.query('vitald_findings{code="79"}')
+        began = prometheus.query("vitald_transitions_created")
+        (size,) = prometheus.query('scrape_samples_scraped{job="verdict"}')
     assert {(one["metric"]["job"], one["value"][1]) for one in found} == {
         ("full", "1"),
         ("verdict", "1"),
     }
-    began = prometheus.query("vitald_transitions_created")
     assert [one["metric"]["job"] for one in began] == ["full"]
-    (size,) = prometheus.query('scrape_samples_scraped{job="verdict"}')
     assert 20 < int(size["value"][1]) <= MAX_SERIES

@@ -95,7 +95,7 @@ def test_metrics_of_a_fault() -> None:
     assert samples["vitald_open_findings",] == 1
     found = [key for key in samples if key[0] == "vitald_findings"]
     assert found == [
-        ("vitald_findings", "reboot_node", "79", f"gpu/{pci}", "xid", pci, "false", "now")
+        ("vitald_findings", "false", "reboot_node", "79", f"gpu/{pci}", "xid", pci, "false", "now")
         for pci in ("0000:65:00.0", "0000:66:00.0")
     ]
     opened = [value for key, value in samples.items() if key[0].startswith("vitald_finding_opened")]

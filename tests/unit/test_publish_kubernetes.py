@@ -55,6 +55,7 @@ XID79 = FindingSummary(
     when=When.NOW,
     since=NOW - 5,
     confirmed=True,
+    accepted=False,
     simulated=False,
     due=True,
     device="GPU-1",

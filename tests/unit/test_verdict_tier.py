@@ -32,6 +32,7 @@ from vitald.metrics.slurm import UnknownJobs
 from vitald.metrics.verdict_tier import FAMILIES, MAX_SERIES
 from vitald.model import (
     NODE,
+    Acceptance,
     Action,
     Component,
     ComponentKind,
@@ -210,6 +211,7 @@ def test_the_20_worst_findings_and_the_sum_of_the_rest(board: Board) -> None:
         "code": "79",
         "action": "reboot_node",
         "when": "now",
+        "accepted": "false",
         "simulated": "false",
     }
     rest = {
@@ -219,6 +221,23 @@ def test_the_20_worst_findings_and_the_sum_of_the_rest(board: Board) -> None:
     }
     assert rest == {"false": 11, "true": 30}
     assert sum(sample.value for sample in samples) == 61
+
+
+def test_what_a_person_accepted_hides_nothing_that_counts(board: Board) -> None:
+    required = Requirement(Action.REPLACE_NODE, When.NOW)
+    accepted = Acceptance(by="root", reason="a spare", since=0.0, until=9e9, asked=required)
+    board.open(
+        *(
+            finding(Action.INSPECT, number=number, accepted=accepted, escalation=required)
+            for number in range(1, 31)
+        ),
+        finding(Action.OBSERVE, number=99),
+    )
+    first, *others = board.list_samples("vitald_findings")
+    assert (first.labels["accepted"], first.labels["action"]) == ("false", "observe")
+    assert {sample.labels["accepted"] for sample in others} == {"true", "other"}
+    (escalated,) = board.list_samples("vitald_findings_escalated")
+    assert escalated.value == 0
 
 
 def test_findings_with_the_same_labels_are_one_series_since_the_first(board: Board) -> None:

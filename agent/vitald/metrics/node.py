@@ -119,6 +119,7 @@ def _get_labels(finding: Finding) -> verdicts.FindingLabels:
         code=finding.code,
         action=required.action,
         when=required.when,
+        is_accepted=finding.accepted is not None,
         is_simulated=finding.is_simulated,
     )
 
@@ -155,8 +156,13 @@ def measure_steps(node_state: NodeState) -> Metric:
 def count_escalated(node_state: NodeState) -> Metric:
     return make_gauge(
         "vitald_findings_escalated",
-        "Open findings that require more than their rule, because they recurred.",
-        sum(1 for finding in node_state.findings if finding.escalation is not None),
+        "Open findings that require more than their rule, because they recurred; without those"
+        " that were accepted.",
+        sum(
+            1
+            for finding in node_state.findings
+            if finding.escalation is not None and finding.accepted is None
+        ),
     )
 
 

@@ -15,7 +15,9 @@ from vitald.model import Action, Status, When
 
 OTHER = "other"  # as a label's value: what is left out elsewhere
 MAX_LISTED = 20  # groups of findings in the verdict tier
-_FINDING_LABELS = ("component", "pci_bus_id", "kind", "code", "action", "when", "simulated")
+_FINDING_LABELS = (
+    *("component", "pci_bus_id", "kind", "code", "action", "when", "accepted", "simulated"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class FindingLabels:
     code: str
     action: Action
     when: When
+    is_accepted: bool
     is_simulated: bool
 
     def list_values(self) -> list[str]:
@@ -38,6 +41,7 @@ class FindingLabels:
             code,
             self.action.value,
             self.when.value,
+            format_bool(self.is_accepted),
             format_bool(self.is_simulated),
         ]
 
@@ -108,7 +112,7 @@ def count_worst_findings(groups: Iterable[FindingGroup]) -> Metric:
     for group in ordered[MAX_LISTED:]:
         rest[group.labels.is_simulated] += group.count
     for is_simulated, count in rest.items():
-        family.add_metric([OTHER, "", *[OTHER] * 4, format_bool(is_simulated)], count)
+        family.add_metric([OTHER, "", *[OTHER] * 5, format_bool(is_simulated)], count)
     return family
 
 
@@ -116,11 +120,12 @@ def _make_findings_family() -> GaugeMetricFamily:
     return GaugeMetricFamily("vitald_findings", "Open findings.", labels=_FINDING_LABELS)
 
 
-def _make_sort_key(group: FindingGroup) -> tuple[bool, int, int, float, str, str]:
-    """The worst first. A drill must not hide what is real."""
+def _make_sort_key(group: FindingGroup) -> tuple[bool, bool, int, int, float, str, str]:
+    """The worst first. A drill, or what a person accepted, must not hide what counts."""
     labels = group.labels
     return (
         labels.is_simulated,
+        labels.is_accepted,
         -labels.action.rank,
         -labels.when.urgency,
         group.since,

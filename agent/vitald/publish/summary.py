@@ -49,6 +49,7 @@ class FindingSummary:
     when: When
     since: float  # seconds since the epoch
     confirmed: bool
+    accepted: bool
     simulated: bool
     due: bool  # a repair of the node is due for it now
     device: str  # UUID or serial number, "" if unknown
@@ -122,6 +123,7 @@ def _parse_finding(finding: schema.SummarizedFinding) -> FindingSummary:
         when=When(finding["when"]),
         since=read_time(finding["since"]),
         confirmed=read_flag(finding["confirmed"]),
+        accepted=read_flag(finding.get("accepted", False)),  # not in those of older daemons
         simulated=read_flag(finding["simulated"]),
         due=read_flag(finding["due"]),
         device=read_short(finding["device"]),

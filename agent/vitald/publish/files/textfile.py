@@ -87,6 +87,7 @@ def _collect_summary(summary: NodeSummary) -> Iterator[Metric]:
                     code=finding.code,
                     action=finding.action,
                     when=finding.when,
+                    is_accepted=finding.accepted,
                     is_simulated=finding.simulated,
                 ),
                 finding.since,

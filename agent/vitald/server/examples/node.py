@@ -26,6 +26,7 @@ NODE_SUMMARY: schema.NodeSummary = {
             "when": "now",
             "since": "2026-11-20T13:46:40.250Z",
             "confirmed": True,
+            "accepted": False,
             "simulated": False,
             "due": True,
             "device": "GPU-5f0c1d2e-3a4b-4c5d-8e6f-708192a3b4c5",

@@ -134,6 +134,7 @@ class SummaryRoutes:
             "when": finding.when.value,
             "since": serialize.format_moment(finding.since),
             "confirmed": finding.is_confirmed,
+            "accepted": finding.accepted is not None,
             "simulated": finding.is_simulated,
             "due": due,
             "device": self._context.node_state.get_identity(finding.component),

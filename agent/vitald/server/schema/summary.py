@@ -35,6 +35,8 @@ class SummarizedFinding(TypedDict):
     """First seen."""
     confirmed: bool
     """Another source than the text of the kernel log reports it, too."""
+    accepted: bool
+    """A person accepted it for a time."""
     simulated: bool
     """It is a drill's, or was read from a simulated library."""
     due: bool

@@ -1,0 +1,184 @@
+"""What a site monitors vitald with: a real Prometheus, a real Alertmanager, and a receiver of its
+messages.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from tests.conftest import require
+from tests.harness import free_port
+from tests.waiting import WAIT_S, until
+
+Json = dict[str, Any]
+
+
+class _Server:
+    """A program with an HTTP port, its files in a folder."""
+
+    program: str
+
+    def __init__(self, folder: Path) -> None:
+        require(shutil.which(self.program), f"{self.program} (apt-get install {self.program})")
+        self.folder = folder
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir()
+
+    def _list_arguments(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def __enter__(self) -> Any:
+        with (self.folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [self.program, *self._list_arguments()], stdout=log, stderr=log
+            )
+        until(self._is_ready, self._read_log)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: object, __: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(WAIT_S)
+        if kind is not None:
+            print(self._read_log())
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.port}{path}", timeout=WAIT_S
+        ) as response:
+            return json.loads(response.read())
+
+    def _is_ready(self) -> bool:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=WAIT_S).close()
+        except OSError:
+            return False
+        return True
+
+    def _read_log(self) -> str:
+        return f"{self.program}: {(self.folder / 'log').read_text()[-4000:]}"
+
+
+class Prometheus(_Server):
+    """`config`: as in prometheus.yml."""
+
+    program = "prometheus"
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        super().__init__(folder)
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+
+    def _list_arguments(self) -> Sequence[str]:
+        return [
+            f"--config.file={self.folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self.folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+        ]
+
+    def query(self, expression: str) -> list[Json]:
+        """The series of an instant query."""
+        words = urllib.parse.urlencode({"query": expression})
+        result: list[Json] = self.get(f"/api/v1/query?{words}")["data"]["result"]
+        return result
+
+    def wait_until_scraped(self, count: int) -> None:
+        """Each target at least once; none with an error."""
+
+        def list_targets() -> list[Json]:
+            targets: list[Json] = self.get("/api/v1/targets")["data"]["activeTargets"]
+            return targets
+
+        until(
+            lambda: [target["health"] != "unknown" for target in list_targets()] == [True] * count,
+            "Prometheus to scrape",
+        )
+        assert {(target["health"], target["lastError"]) for target in list_targets()} == {
+            ("up", "")
+        }
+
+
+class Alertmanager(_Server):
+    """`config`: the text of alertmanager.yml."""
+
+    program = "prometheus-alertmanager"
+
+    def __init__(self, folder: Path, config: str) -> None:
+        super().__init__(folder)
+        (folder / "alertmanager.yml").write_text(config, encoding="utf-8")
+
+    def _list_arguments(self) -> Sequence[str]:
+        return [
+            f"--config.file={self.folder / 'alertmanager.yml'}",
+            f"--storage.path={self.folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+            "--cluster.listen-address=",
+        ]
+
+    def list_alerts(self) -> list[Json]:
+        alerts: list[Json] = self.get("/api/v2/alerts")
+        return alerts
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An alert in a message of Alertmanager. `path`: that of the URL it was sent to."""
+
+    path: str
+    alert: Json
+
+
+class AlertReceiver:
+    """Keeps what Alertmanager sends to it as a webhook. `arrived` is called with each."""
+
+    def __init__(self, arrived: Callable[[Received], object] = lambda _: None) -> None:
+        self.received: list[Received] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                for alert in body["alerts"]:
+                    received = Received(self.path, alert)
+                    receiver.received.append(received)
+                    arrived(received)
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_port
+
+    def __enter__(self) -> AlertReceiver:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def select(self, alert: str, status: str) -> list[Received]:
+        """The alerts of this name that are `firing` or `resolved`."""
+        return [
+            each
+            for each in list(self.received)
+            if each.alert["labels"]["alertname"] == alert and each.alert["status"] == status
+        ]
