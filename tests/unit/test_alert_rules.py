@@ -526,7 +526,7 @@ CASES = (
         {
             **make_fleet(10, 10),
             **{f"n{number} vitald_simulated": "1x220" for number in range(10)},
-            **{f"old{number} vitald_status status=unhealthy": "1x220" for number in range(10)},
+            **{f"early{number} vitald_status status=unhealthy": "1x220" for number in range(10)},
             **{f"new{number} vitald_status status=unknown": "_x70 1x150" for number in range(10)},
         },
         {"VitaldManyNodesAtOnce": {80: ""}},
@@ -537,6 +537,7 @@ CASES = (
             **{f"n{number} up": "1x70 0x30 1x100" for number in range(3)},
             **{f"n{number} up": "1x200" for number in range(3, 10)},
             **{f"n{number} up": "0x200" for number in range(10, 12)},
+            **{f"m{number} up job=node": "1x200" for number in range(100)},
         },
         {"VitaldManyDaemonsDown": {75: "", 90: "fleet", 125: ""}},
         {
@@ -549,7 +550,7 @@ CASES = (
         "2 of 12 daemons, and targets of another job",
         {
             **{f"n{number} up": "1x70 0x60" if number < 2 else "1x130" for number in range(12)},
-            **{f"n{number} up job=node": "1x70 0x60" for number in range(12)},
+            **{f"m{number} up job=node": "1x70 0x60" for number in range(12)},
         },
         {"VitaldManyDaemonsDown": {100: ""}},
     ),
@@ -698,7 +699,7 @@ class PromtoolWriter:
             nodes = {text.partition(" ")[0] for text in case.series}
             series |= {
                 self._write_series(f"other:{node} {text}"): values
-                for node in sorted(node for node in nodes if ":" not in node)[:12]
+                for node in sorted(node for node in nodes if ":" not in node)[:20]
                 for text, values in TWIN.items()
             }
         return {

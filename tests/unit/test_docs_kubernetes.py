@@ -47,14 +47,3 @@ def test_names_with_the_prefix_are_written() -> None:
     named = set(re.findall(r"vitald\.io/[A-Za-z]+", TEXT))
     assert named >= set(list_own_types("vitald.io"))
     assert named <= WRITTEN
-
-
-def test_alerts_are_about_metrics_that_there_are() -> None:
-    page = (ROOT / "docs/what-to-do.md").read_text(encoding="utf-8")
-    (rules,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (group,) = yaml.safe_load(rules)["groups"]
-    metrics = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
-    for rule in group["rules"]:
-        assert f"`{rule['alert']}`" in page, "what to do is not said"
-        for name in re.findall(r"vitald_[a-z_]+", rule["expr"]):
-            assert f"`{name}" in metrics, name
