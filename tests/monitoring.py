@@ -65,6 +65,11 @@ class _Server:
         ) as response:
             return json.loads(response.read())
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def _is_ready(self) -> bool:
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=WAIT_S).close()

@@ -30,6 +30,7 @@ from tests.bench import (
     line_cost,
     nvml,
     rounds,
+    rules,
     scan,
     scrape,
     soak,
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, Callable[[], Json]] = {
     "rounds": rounds.run,
     "diagnostics": diagnostics.run,
     "fleet": fleet.run,
+    "rules": rules.run,
     "soak": soak.run,
 }
 BY_NAME_ONLY = {"soak"}

@@ -107,6 +107,7 @@ TWIN = {
     "vitald_status status=healthy": "1x500",
     "vitald_status status=unhealthy": "0x500",
     "vitald_reboot_required": "1x500",
+    "vitald_components component_kind=gpu status=healthy": "8x500",
     "vitald_ledger_ok": "1x500",
     "vitald_publish_last_report_timestamp_seconds": "0+60x500",
 }
@@ -138,6 +139,8 @@ CASES = (
         {
             make_finding("a", "xid/79", "reboot_node", "after_job"): "1x60",
             make_finding("a", "xid/110", "reboot_node", accepted=True): "1x60",
+            make_finding("a", "xid/31", "restart_workload"): "1x60",
+            make_finding("a", "xid/63", "reset_device", "maintenance"): "1x60",
             "a vitald_reboot_required": "1x60",
             make_finding("b", "xid/48", "reset_device"): "1x10 _x50",
             "b vitald_reboot_required": "1x10 0x50",
@@ -220,6 +223,8 @@ CASES = (
             make_finding("c", "expect/efa_not_all", "observe"): "1x60",
             make_finding("c", "expect/kernel", "inspect"): "1x60",
             make_finding("c", "neuron/driver_missing", "inspect"): "1x60",
+            make_finding("c", "network/missing", "inspect"): "1x60",
+            make_finding("c", "pci/missing", "reboot_node"): "1x60",
         },
         {"VitaldDevicesMissing": {5: "", 15: "a b", 30: "a b", 50: ""}},
         {
@@ -313,6 +318,7 @@ CASES = (
             "a vitald_recovery_refused check=brake": "1x40 _x30",
             "b vitald_recovery_refused check=brake": "1x70",
             "c vitald_recovery_refused check=brake": "1x70",
+            "d vitald_recovery_refused check=budget": "1x70",
             "x:a vitald_recovery_refused check=brake": "1x70",
             "x:b vitald_recovery_refused check=brake": "1x70",
         },
@@ -348,6 +354,7 @@ CASES = (
             "a vitald_source_up source=nvml": "1x2 0x20 1x40",
             "a vitald_source_up source=kernel_log": "1x60",
             "b vitald_status status=unknown": "0x2 1x10 0x50",
+            "c vitald_status status=healthy": "1x60",
             "b vitald_source_up source=nvml": "1x2 0x10 1x50",
         },
         {
@@ -386,7 +393,12 @@ CASES = (
     ),
     Case(
         "a node that leaves the discovery, for the rest of the hour; a new one",
-        {"a up": "1x10 stale _x120", "b up": "1x120", "c up": "_x30 1x120"},
+        {
+            "a up": "1x10 stale _x120",
+            "b up": "1x120",
+            "c up": "_x30 1x120",
+            "d up job=node": "1x10 stale",
+        },
         {"VitaldTargetGone": {20: "", 40: "a", 75: ""}, "VitaldDown": {40: ""}},
         {"VitaldTargetGone": Text(40, "instance=a job=", "a is no longer a target of Prometheus")},
     ),
@@ -401,7 +413,7 @@ CASES = (
             "VitaldTargetGone": {41: "", 60: ""},
             "VitaldDown": {42: ""},
             "VitaldFlapping": {60: ""},
-            "VitaldKernelRecordsLost": {130: ""},
+            "VitaldKernelRecordsLost": {85: "", 130: ""},
         },
     ),
     Case(
@@ -499,7 +511,7 @@ CASES = (
     Case(
         "3 of 12 nodes become unhealthy, until they are well",
         make_fleet(12, 3),
-        {"VitaldManyNodesAtOnce": {60: "", 80: "fleet", 105: "fleet", 130: ""}},
+        {"VitaldManyNodesAtOnce": {60: "", 71: "", 80: "fleet", 105: "fleet", 130: ""}},
         {
             "VitaldManyNodesAtOnce": Text(
                 80, "job=", "3 nodes{of} became unhealthy or unknown within an hour"
@@ -514,7 +526,7 @@ CASES = (
         },
     ),
     Case("2 of 12 nodes", make_fleet(12, 2), {"VitaldManyNodesAtOnce": {80: ""}}),
-    Case("3 of 60 nodes", make_fleet(60, 3), {"VitaldManyNodesAtOnce": {80: ""}}),
+    Case("9 of 180 nodes", make_fleet(180, 9), {"VitaldManyNodesAtOnce": {80: ""}}),
     Case("3 of 59 nodes", make_fleet(59, 3), {"VitaldManyNodesAtOnce": {80: "fleet"}}),
     Case(
         "10 of 200 nodes become unknown",
@@ -537,7 +549,7 @@ CASES = (
             **{f"n{number} up": "1x70 0x30 1x100" for number in range(3)},
             **{f"n{number} up": "1x200" for number in range(3, 10)},
             **{f"n{number} up": "0x200" for number in range(10, 12)},
-            **{f"m{number} up job=node": "1x200" for number in range(100)},
+            **{f"z{number} up job=node": "1x200" for number in range(100)},
         },
         {"VitaldManyDaemonsDown": {75: "", 90: "fleet", 125: ""}},
         {
@@ -550,7 +562,7 @@ CASES = (
         "2 of 12 daemons, and targets of another job",
         {
             **{f"n{number} up": "1x70 0x60" if number < 2 else "1x130" for number in range(12)},
-            **{f"m{number} up job=node": "1x70 0x60" for number in range(12)},
+            **{f"z{number} up job=node": "1x70 0x60" for number in range(12)},
         },
         {"VitaldManyDaemonsDown": {100: ""}},
     ),
@@ -636,9 +648,11 @@ CASES = (
             "c vitald_status status=healthy": "1x99",
             "drill vitald_status status=unhealthy": "0x9 1x89",
             "drill vitald_simulated": "1x99",
+            "drill vitald_components component_kind=gpu status=healthy": "8x99",
             "a vitald_components component_kind=gpu status=healthy": "7x99",
             "a vitald_components component_kind=gpu status=unhealthy": "1x99",
             "c vitald_components component_kind=neuron status=healthy": "16x99",
+            "c vitald_components component_kind=nic status=healthy": "8x99",
             "a vitald_incident_step_seconds step=detected simulated=false": "2x99",
             "b vitald_incident_step_seconds step=detected simulated=false": "4x99",
             "drill vitald_incident_step_seconds step=detected simulated=true": "50x99",
@@ -669,11 +683,17 @@ CASES = (
         },
     ),
     Case(
-        "no interruption: only the lower limit of the mean time between them",
-        {"a vitald_status status=healthy": "1x99", "a vitald_status status=unhealthy": "0x99"},
+        "no interruption: only the lower limit of the mean time between them; one",
+        {
+            "a vitald_status status=healthy": "1x49 0x49",
+            "a vitald_status status=unhealthy": "0x49 1x49",
+        },
         recorded={
-            "round(6000 / cluster:vitald_mtbf_seconds:ratio28d, 0.1)": {99: {"limit=low": 3}},
-            "cluster:vitald_interruptions_per_1000_node_days:ratio28d": {99: {"": 0}},
+            "round(3000 / cluster:vitald_mtbf_seconds:ratio28d, 0.1)": {49: {"limit=low": 3}},
+            "cluster:vitald_interruptions_per_1000_node_days:ratio28d": {49: {"": 0}},
+            "round(6000 / cluster:vitald_mtbf_seconds:ratio28d, 0.1)": {
+                99: {"limit=estimate": 1, "limit=low": 4.7, "limit=high": 0}
+            },
         },
     ),
 )

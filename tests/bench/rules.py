@@ -1,0 +1,199 @@
+"""
+rules: the shipped alerts and recording rules over 1,000 nodes, in a real Prometheus.
+
+Two real daemons with eight simulated GPUs each are scraped once as Prometheus asks, verdict tier: a
+quiet one, and one with a lost GPU. A server answers these pages for 980 and 20 targets. What the
+rules record of nodes is filled in for 28 days beforehand, a sample a minute. The floor is a group
+of as many rules that read nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from aiohttp import web
+
+from tests.bench.measure import (
+    SETTLE_S,
+    Connection,
+    Helper,
+    Json,
+    Node,
+    Skipped,
+    load,
+    memory_mib,
+    scratch,
+)
+from tests.harness import ROOT
+from tests.monitoring import Prometheus
+from tests.system.lines import xid
+from tests.system.nvml import as_if_real
+from tests.waiting import WAIT_S, until
+from vitald.simulator.build import CannotBuild
+from vitald.simulator.node import SimulatedNode
+
+NODES, FAULTY = 1000, 20
+RUN_S = 180.0
+_RULES = ROOT / "packaging/prometheus/rules.yml"
+_MINUTES = 28 * 1440
+_SCRAPED_AS = {
+    "Accept": "application/openmetrics-text;version=1.0.0",
+    "Accept-Encoding": "gzip",
+}
+
+
+def run() -> Json:
+    with scratch() as folder:
+        try:
+            pages = [_scrape_node(folder / "quiet", 0), _scrape_node(folder / "faulty", 1)]
+        except CannotBuild as error:
+            raise Skipped(str(error)) from None
+        with Helper(_serve, pages) as server:
+            prometheus = Prometheus(folder / "prometheus", _make_config(int(str(server.ask()))))
+            _fill_history(prometheus.folder)
+            with prometheus:
+                until(lambda: prometheus.query(f"count(up == 1) == {NODES}"), "scrapes", 120.0)
+                time.sleep(RUN_S)
+                return {"unit": "ms", "nodes": NODES, **_read_figures(prometheus), "load": load()}
+
+
+def _scrape_node(folder: Path, lost: int) -> bytes:
+    """The page of a node of which so many GPUs are lost, compressed."""
+    gpus = as_if_real(SimulatedNode(folder / "gpus", "h100"))
+    with Node(folder / "node", gpus=gpus) as node:
+        for number in range(lost):
+            node.write(xid(number, pci=gpus.addresses[number].removesuffix(".0")))
+            gpus.lose(number)
+        node.wait(lambda status: (status["status"] == "unhealthy") == bool(lost))
+        time.sleep(SETTLE_S)
+        url = f"http://127.0.0.1:{node.port}/metrics?collect[]=verdict"
+        request = urllib.request.Request(url, headers=_SCRAPED_AS)
+        with urllib.request.urlopen(request, timeout=WAIT_S) as response:
+            page: bytes = response.read()
+    return page
+
+
+def _make_config(port: int) -> Json:
+    return {
+        "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
+        "rule_files": [str(_RULES), "floor.yml"],
+        "scrape_configs": [
+            {
+                "job_name": "vitald",
+                "static_configs": [
+                    {
+                        "targets": [f"127.0.0.1:{port}"],
+                        "labels": {
+                            "__metrics_path__": f"/{int(number < FAULTY)}",
+                            "instance": f"node-{number}",
+                            "cluster": "one",
+                        },
+                    }
+                    for number in range(NODES)
+                ],
+            }
+        ],
+    }
+
+
+def _fill_history(folder: Path) -> None:
+    """What was recorded until now, and the rules that are the floor."""
+    groups = yaml.safe_load(_RULES.read_text("utf-8"))["groups"]
+    rules = [
+        {"record": f"floor:rule_{number}", "expr": "vector(1)"}
+        for number in range(sum(len(group["rules"]) for group in groups))
+    ]
+    floor = {"groups": [{"name": "floor", "rules": rules}]}
+    (folder / "floor.yml").write_text(yaml.safe_dump(floor), encoding="utf-8")
+    with (folder / "history").open("w", encoding="utf-8") as history:
+        history.writelines(f"{line}\n" for line in _write_history(int(time.time())))
+    make = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
+    subprocess.run(
+        [*make, folder / "history", folder / "data"], check=True, stdout=subprocess.DEVNULL
+    )
+
+
+def _write_history(now: int) -> Iterator[str]:
+    counts = {"healthy": NODES - FAULTY, "degraded": 0, "unhealthy": FAULTY, "unknown": 0}
+    values = {
+        **{
+            f'cluster:vitald_nodes:count{{cluster="one",status="{s}"}}': n
+            for s, n in counts.items()
+        },
+        **{
+            f'cluster:vitald_accelerators:count{{cluster="one",component_kind="gpu",status="{s}"}}': (
+                8 * n
+            )
+            for s, n in counts.items()
+        },
+        'cluster:vitald_interruptions:count1m{cluster="one"}': 0,
+    }
+    for series, value in values.items():
+        yield f"# TYPE {series.partition('{')[0]} gauge"
+        for minute in range(_MINUTES, 5, -1):
+            yield f"{series} {value} {now - 60 * minute}"
+    yield "# EOF"
+
+
+def _read_figures(prometheus: Prometheus) -> Json:
+    def read(expression: str) -> float:
+        (series,) = prometheus.query(expression)
+        return float(series["value"][1])
+
+    groups = prometheus.get("/api/v1/rules")["data"]["groups"]
+    return {
+        "evaluation": {group["name"]: round(1000 * group["evaluationTime"], 1) for group in groups},
+        "slowest_rules": {
+            rule["name"]: round(1000 * rule["evaluationTime"], 1)
+            for rule in sorted(
+                (rule for group in groups for rule in group["rules"]),
+                key=lambda rule: -float(rule["evaluationTime"]),
+            )[:5]
+        },
+        "failed_rules": [
+            rule["lastError"]
+            for group in groups
+            for rule in group["rules"]
+            if rule.get("lastError")
+        ],
+        "firing": sorted(
+            {
+                alert["metric"]["alertname"]
+                for alert in prometheus.query('ALERTS{alertstate="firing"}')
+            }
+        ),
+        "series_a_node": read("max(scrape_samples_scraped)"),
+        "series": read('sum(scrape_samples_scraped{job="vitald"})'),
+        "memory": memory_mib(prometheus.pid),
+    }
+
+
+def _serve(pipe: Connection, pages: list[bytes]) -> None:
+    """A server of these pages, `/0` and on, until the pipe ends."""
+
+    async def answer(request: web.Request) -> web.Response:
+        headers = {
+            "Content-Type": "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            "Content-Encoding": "gzip",
+        }
+        return web.Response(body=pages[int(request.match_info["page"])], headers=headers)
+
+    async def serve() -> None:
+        app = web.Application()
+        app.router.add_get("/{page}", answer)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        pipe.send("ready")
+        pipe.send(runner.addresses[0][1])
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(pipe.fileno(), ended.set)
+        await ended.wait()
+
+    asyncio.run(serve())
