@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Node
+from tests.harness import Json, Node
 from tests.monitoring import Alertmanager, AlertReceiver, Prometheus, Received
 from tests.system.lines import REPLACE_FOR_64, wait_for_pid, xid
 from tests.unit.builders import ROOT
@@ -105,21 +105,22 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(reboots, replaced, alertmanager, receiver)
 
 
-def clear(node: Node, code: str) -> None:
+def change_finding(node: Node, code: str, change: str, body: Json) -> None:
     (finding,) = node.findings(f"&code={code}")
-    node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "over"})
+    node.request("POST", f"/v1/findings/{finding['id']}/{change}", body)
 
 
 def lose_gpu(site: Site) -> Callable[[], object]:
     site.reboots.write(xid(1))
     wait_for_pid(site.reboots, 1)
-    return lambda: clear(site.reboots, "xid/79")
+    body: Json = {"reason": "until Monday", "seconds": 3600}
+    return lambda: change_finding(site.reboots, "xid/79", "accept", body)
 
 
 def fail_remap(site: Site) -> Callable[[], object]:
     site.replaced.write(xid(2, code=64, message="Row Remapper: Error"))
     wait_for_pid(site.replaced, 2)
-    return lambda: clear(site.replaced, "xid/64")
+    return lambda: change_finding(site.replaced, "xid/64", "clear", {"reason": "replaced"})
 
 
 def kill_daemon(site: Site) -> Callable[[], object]:
@@ -129,7 +130,7 @@ def kill_daemon(site: Site) -> Callable[[], object]:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What happens, and the alert that arrives. `cause` returns what ends it."""
+    """What happens, and the alert that arrives. `cause` returns what resolves it."""
 
     cause: Callable[[Site], Callable[[], object]]
     alert: str
