@@ -16,7 +16,14 @@ from vitald.model import Action, Status, When
 OTHER = "other"  # as a label's value: what is left out elsewhere
 MAX_LISTED = 20  # groups of findings in the verdict tier
 _FINDING_LABELS = (
-    *("component", "pci_bus_id", "kind", "code", "action", "when", "accepted", "simulated"),
+    "component",
+    "pci_bus_id",
+    "kind",
+    "code",
+    "action",
+    "when",
+    "accepted",
+    "simulated",
 )
 
 

@@ -62,8 +62,8 @@ FAMILIES = {
     "vitald_simulated": TierFamily(1),
     "vitald_findings": TierFamily(
         MAX_LISTED + 2,
-        f"The {MAX_LISTED} worst: real ones before those of drills, the strongest action first. The"
-        " others are summed, those of drills apart; their other labels are `other`.",
+        f"The {MAX_LISTED} worst: those that count before accepted ones and drills, the strongest"
+        " action first. The others are summed, those of drills apart; their other labels are `other`.",
     ),
     "vitald_incident_step_seconds": TierFamily(
         len(Step), "Those of the last real incident before those of a drill.", order=_real_first
