@@ -63,7 +63,8 @@ FAMILIES = {
     "vitald_findings": TierFamily(
         MAX_LISTED + 2,
         f"The {MAX_LISTED} worst: those that count before accepted ones and drills, the strongest"
-        " action first. The others are summed, those of drills apart; their other labels are `other`.",
+        " action first. The others are summed, those of drills apart; their other labels are"
+        " `other`.",
     ),
     "vitald_incident_step_seconds": TierFamily(
         len(Step), "Those of the last real incident before those of a drill.", order=_real_first
