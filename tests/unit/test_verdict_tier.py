@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
 from tests.exported import read_exported
@@ -29,7 +29,7 @@ from vitald.metrics.endpoint import make_connection_limit
 from vitald.metrics.exporter import NodeStateCollector
 from vitald.metrics.exposition import MAX_CHARACTERS, ExpositionWriter, Format, clean_label
 from vitald.metrics.slurm import UnknownJobs
-from vitald.metrics.verdict_tier import FAMILIES, MAX_SERIES
+from vitald.metrics.verdict_tier import FAMILIES, MAX_SERIES, select_families
 from vitald.model import (
     NODE,
     Acceptance,
@@ -221,6 +221,23 @@ def test_the_20_worst_findings_and_the_sum_of_the_rest(board: Board) -> None:
     }
     assert rest == {"false": 11, "true": 30}
     assert sum(sample.value for sample in samples) == 61
+
+
+def test_what_waits_for_maintenance_hides_nothing_that_counts(board: Board) -> None:
+    board.open(
+        *(finding(Action.REPLACE_NODE, When.MAINTENANCE, number) for number in range(1, 31)),
+        finding(Action.REBOOT_NODE, When.AFTER_JOB, number=99),
+    )
+    first = board.list_samples("vitald_findings")[0]
+    assert (first.labels["action"], first.labels["when"]) == ("reboot_node", "after_job")
+
+
+def test_the_checks_of_alerts_come_before_others() -> None:
+    family = GaugeMetricFamily("vitald_recovery_refused", "", labels=["check"])
+    for check in ("age", "daemon", "effect", "budget", "brake"):
+        family.add_metric([check], 1)
+    (selected,) = select_families([family])
+    assert [sample.labels["check"] for sample in selected.samples] == ["effect", "brake"]
 
 
 def test_what_a_person_accepted_hides_nothing_that_counts(board: Board) -> None:

@@ -128,11 +128,13 @@ def _make_findings_family() -> GaugeMetricFamily:
 
 
 def _make_sort_key(group: FindingGroup) -> tuple[bool, bool, int, int, float, str, str]:
-    """The worst first. A drill, or what a person accepted, must not hide what counts."""
+    """The worst first. What does not count now must not hide what does: a drill, what a person
+    accepted, what waits for maintenance.
+    """
     labels = group.labels
     return (
         labels.is_simulated,
-        labels.is_accepted,
+        labels.is_accepted or labels.when is When.MAINTENANCE,
         -labels.action.rank,
         -labels.when.urgency,
         group.since,

@@ -19,6 +19,7 @@ from vitald.metrics.verdict import MAX_LISTED, OTHER
 from vitald.model import ComponentKind, Status
 
 MAX_SERIES = 70
+_ALERTED_CHECKS = ("effect", "brake")  # an alert reads them, whatever else does not pass
 _ACCELERATORS = (ComponentKind.GPU.value, ComponentKind.NEURON.value)
 
 
@@ -48,6 +49,10 @@ def _is_accelerator(sample: Sample) -> bool:
     return sample.labels["component_kind"] in _ACCELERATORS
 
 
+def _alerted_first(sample: Sample) -> float:
+    return sample.labels["check"] not in _ALERTED_CHECKS
+
+
 def _real_first(sample: Sample) -> float:
     return sample.labels["simulated"] == "true"
 
@@ -62,9 +67,9 @@ FAMILIES = {
     "vitald_simulated": TierFamily(1),
     "vitald_findings": TierFamily(
         MAX_LISTED + 2,
-        f"The {MAX_LISTED} worst: those that count before accepted ones and drills, the strongest"
-        " action first. The others are summed, those of drills apart; their other labels are"
-        " `other`.",
+        f"The {MAX_LISTED} worst, the strongest action first; accepted ones, those that wait for"
+        " maintenance and drills come last. The others are summed, those of drills apart; their"
+        " other labels are `other`.",
     ),
     "vitald_incident_step_seconds": TierFamily(
         len(Step), "Those of the last real incident before those of a drill.", order=_real_first
@@ -96,7 +101,9 @@ FAMILIES = {
         rest="sink",
     ),
     "vitald_recovery_requested": TierFamily(2),
-    "vitald_recovery_refused": TierFamily(2, "Of two checks."),
+    "vitald_recovery_refused": TierFamily(
+        len(_ALERTED_CHECKS), "Of two checks, `effect` and `brake` first.", order=_alerted_first
+    ),
     "vitald_slurm_unknown_jobs": TierFamily(2),
     "vitald_kernel_records_lost": TierFamily(1),
     "vitald_ledger_ok": TierFamily(1),
