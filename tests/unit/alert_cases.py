@@ -304,18 +304,22 @@ CASES = (
         },
     ),
     Case(
-        "a prolog that lets a job through without knowing; jobs of last week",
+        "a prolog that lets a job through without knowing; while the daemon is down for an hour or"
+        " a night; jobs of last week",
         {
-            "a vitald_slurm_unknown_jobs_total choice=allow": "0x5 1x100",
-            "b vitald_slurm_unknown_jobs_total choice=allow": "7x105",
+            "a vitald_slurm_unknown_jobs_total choice=allow": "0x75 1x600",
+            "down vitald_slurm_unknown_jobs_total choice=allow": "2x9 stale _x69 3x600",
+            "night vitald_slurm_unknown_jobs_total choice=refuse": "2x9 stale _x480 3x200",
+            "b vitald_slurm_unknown_jobs_total choice=allow": "7x675",
         },
-        {"VitaldSlurmUnknownJobs": {4: "", 10: "a", 70: ""}},
+        {"VitaldSlurmUnknownJobs": {74: "", 80: "a down", 145: "", 495: "night", 555: ""}},
         {
             "VitaldSlurmUnknownJobs": Text(
-                30,
-                "instance=a choice=allow",
-                "a: jobs on which the prolog decided without knowing the state of the node, within"
-                " an hour: 1 (allow)",
+                80,
+                "instance=a choice=allow;instance=down choice=allow",
+                "a: the prolog decided on a job without knowing the state of the node: allow, 1 so"
+                " far;down: the prolog decided on a job without knowing the state of the node:"
+                " allow, 3 so far",
             )
         },
     ),
