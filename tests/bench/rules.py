@@ -2,14 +2,17 @@
 rules: the shipped alerts and recording rules over 1,000 nodes, in a real Prometheus.
 
 Two real daemons with eight simulated GPUs each are scraped once as Prometheus asks, verdict tier: a
-quiet one, and one with a lost GPU. A server answers these pages for 980 and 20 targets. What the
-rules record of nodes is filled in for 28 days beforehand, a sample a minute. The floor is a group
-of as many rules that read nothing.
+quiet one, and one with a lost GPU; each has a publisher. A server answers these pages for 980 and 20
+targets. Filled in beforehand is what the rules read of the past: what they record of nodes for 28
+days, a sample a minute, and of each node 7 hours of the series that they compare with earlier ones.
+The floor is a group of as many rules that read nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import re
 import subprocess
 import time
 import urllib.request
@@ -35,6 +38,7 @@ from tests.monitoring import Prometheus
 from tests.system.lines import xid
 from tests.system.nvml import as_if_real
 from tests.waiting import WAIT_S, until
+from vitald.server.examples import SINK
 from vitald.simulator.build import CannotBuild
 from vitald.simulator.node import SimulatedNode
 
@@ -42,6 +46,15 @@ NODES, FAULTY = 1000, 20
 RUN_S = 180.0
 _RULES = ROOT / "packaging/prometheus/rules.yml"
 _MINUTES = 28 * 1440
+_COMPARED_S = 7 * 3600
+_SCRAPE_S = 15
+_FAR_FUTURE = "4000000000.0"
+_REPORT = "vitald_publish_last_report_timestamp_seconds"
+_COMPARED = {  # with their labels
+    _REPORT: "",
+    "vitald_kernel_records_lost_total": "",
+    "vitald_slurm_unknown_jobs_total": ',choice="allow"',
+}
 _SCRAPED_AS = {
     "Accept": "application/openmetrics-text;version=1.0.0",
     "Accept-Encoding": "gzip",
@@ -72,16 +85,18 @@ def _scrape_node(folder: Path, lost: int) -> bytes:
             gpus.lose(number)
         node.wait(lambda status: (status["status"] == "unhealthy") == bool(lost))
         time.sleep(SETTLE_S)
+        node.request("POST", "/v1/publishers", {"sinks": [SINK]})
         url = f"http://127.0.0.1:{node.port}/metrics?collect[]=verdict"
         request = urllib.request.Request(url, headers=_SCRAPED_AS)
         with urllib.request.urlopen(request, timeout=WAIT_S) as response:
-            page: bytes = response.read()
-    return page
+            page = gzip.decompress(response.read()).decode()
+    # The publisher never falls silent.
+    return gzip.compress(re.sub(rf"({_REPORT}) \S+", rf"\1 {_FAR_FUTURE}", page).encode())
 
 
 def _make_config(port: int) -> Json:
     return {
-        "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
+        "global": {"scrape_interval": f"{_SCRAPE_S}s", "evaluation_interval": f"{_SCRAPE_S}s"},
         "rule_files": [str(_RULES), "floor.yml"],
         "scrape_configs": [
             {
@@ -120,6 +135,12 @@ def _fill_history(folder: Path) -> None:
 
 
 def _write_history(now: int) -> Iterator[str]:
+    for name, labels in _COMPARED.items():
+        yield f"# TYPE {name} gauge"
+        for number in range(NODES):
+            series = f'{name}{{cluster="one",instance="node-{number}",job="vitald"{labels}}}'
+            for at in range(now - _COMPARED_S, now - 300, _SCRAPE_S):
+                yield f"{series} {_FAR_FUTURE if name == _REPORT else 0} {at}"
     counts = {"healthy": NODES - FAULTY, "degraded": 0, "unhealthy": FAULTY, "unknown": 0}
     values = {
         **{

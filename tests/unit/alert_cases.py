@@ -26,7 +26,8 @@ class Case:
     another cluster is `CLUSTER:NODE`. A failed scrape is `stale _x9`: Prometheus marks the series
     as stale, then it has no samples.
     `firing`: of an alert, by the minute: the nodes on which it fires, separated by spaces, `fleet`
-    for an alert without a node, `LABEL=VALUE` for one about something else.
+    for an alert without a node, `LABEL=VALUE` for one about something else, `cluster=` for one
+    without any label.
     `recorded`: of an expression, by the minute: its values by their labels.
     """
 
@@ -71,8 +72,8 @@ def make_fleet(size: int, unfit: int, status: str = "unhealthy") -> dict[str, st
 COUNTS = "accepted=false simulated=false"
 RACK = "instance_type= kernel=6.8 gpu_driver=570.1 neuron_driver= chassis_serial="
 
-# A node of the same name in another cluster, with a drill that is no business of the first. With
-# the label `cluster`, each node of a case has one.
+# A node of the same name in another cluster, with a drill, which must not affect the first. With the
+# label `cluster`, each node of a case has one.
 TWIN = {
     "up": "1x500",
     "vitald_simulated": "1x500",
@@ -531,6 +532,18 @@ CASES = (
         {
             "VitaldManyDaemonsDown": Text(
                 90, "job=", "vitald stopped answering on 3 nodes{of} within an hour"
+            )
+        },
+    ),
+    Case(
+        "the job is taken from the configuration, until it is back",
+        {"x:a up": "1x10 stale _x29 1x30", "x:a up job=node": "1x80"},
+        {"VitaldAbsent": {20: "", 35: "cluster=", 50: ""}},
+        {
+            "VitaldAbsent": Text(
+                35,
+                "cluster= job=",
+                "No vitald is a target of Prometheus: no node is observed",
             )
         },
     ),

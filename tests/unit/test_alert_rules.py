@@ -43,7 +43,8 @@ def parse_labels(words: Sequence[str]) -> dict[str, str]:
 
 
 def format_labels(labels: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
+    written = (f'{name}="{value}"' for name, value in labels.items() if value)
+    return "{" + ", ".join(written) + "}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,10 @@ def test_cases_show_that_an_alert_fires_and_resolves(alert: str) -> None:
 @pytest.mark.parametrize("alert", ALERTS)
 def test_an_alert_says_what_it_is_and_what_to_do(alert: str) -> None:
     rule = ALERTS[alert]
-    paged = {"VitaldReplacementRequired", "VitaldManyNodesAtOnce", "VitaldManyDaemonsDown"}
+    paged = {
+        *("VitaldReplacementRequired", "VitaldManyNodesAtOnce", "VitaldManyDaemonsDown"),
+        "VitaldAbsent",
+    }
     assert rule["labels"] == {"severity": "page" if alert in paged else "ticket"}
     assert {*rule["annotations"]} == {"summary", "todo", "runbook_url"}
 
