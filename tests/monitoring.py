@@ -94,6 +94,7 @@ class Prometheus(_Server):
         return [
             f"--config.file={self.folder / 'prometheus.yml'}",
             f"--storage.tsdb.path={self.folder / 'data'}",
+            "--storage.tsdb.retention.time=30d",
             f"--web.listen-address=127.0.0.1:{self.port}",
         ]
 

@@ -16,7 +16,7 @@ import re
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import yaml
@@ -37,8 +37,8 @@ from tests.harness import ROOT
 from tests.monitoring import Prometheus
 from tests.system.lines import xid
 from tests.system.nvml import as_if_real
+from tests.system.test_publishers import WELL
 from tests.waiting import WAIT_S, until
-from vitald.server.examples import SINK
 from vitald.simulator.build import CannotBuild
 from vitald.simulator.node import SimulatedNode
 
@@ -69,7 +69,10 @@ def run() -> Json:
             raise Skipped(str(error)) from None
         with Helper(_serve, pages) as server:
             prometheus = Prometheus(folder / "prometheus", _make_config(int(str(server.ask()))))
-            _fill_history(prometheus.folder)
+            _write_floor(prometheus.folder)
+            now = int(time.time())
+            for lines in (_write_recorded(now), _write_compared(now)):
+                _fill_history(prometheus.folder, lines)
             with prometheus:
                 until(lambda: prometheus.query(f"count(up == 1) == {NODES}"), "scrapes", 120.0)
                 time.sleep(RUN_S)
@@ -79,19 +82,20 @@ def run() -> Json:
 def _scrape_node(folder: Path, lost: int) -> bytes:
     """The page of a node of which so many GPUs are lost, compressed."""
     gpus = as_if_real(SimulatedNode(folder / "gpus", "h100"))
-    with Node(folder / "node", gpus=gpus) as node:
+    record = f'[slurm]\nrecord = "{folder}/record"\n'
+    with Node(folder / "node", gpus=gpus, extra=record) as node:
         for number in range(lost):
             node.write(xid(number, pci=gpus.addresses[number].removesuffix(".0")))
             gpus.lose(number)
         node.wait(lambda status: (status["status"] == "unhealthy") == bool(lost))
         time.sleep(SETTLE_S)
-        node.request("POST", "/v1/publishers", {"sinks": [SINK]})
+        node.request("POST", "/v1/publishers", {"sinks": [WELL]})
         url = f"http://127.0.0.1:{node.port}/metrics?collect[]=verdict"
         request = urllib.request.Request(url, headers=_SCRAPED_AS)
         with urllib.request.urlopen(request, timeout=WAIT_S) as response:
             page = gzip.decompress(response.read()).decode()
     # The publisher never falls silent.
-    return gzip.compress(re.sub(rf"({_REPORT}) \S+", rf"\1 {_FAR_FUTURE}", page).encode())
+    return gzip.compress(re.sub(rf"(?m)^{_REPORT} .*", f"{_REPORT} {_FAR_FUTURE}", page).encode())
 
 
 def _make_config(port: int) -> Json:
@@ -117,8 +121,8 @@ def _make_config(port: int) -> Json:
     }
 
 
-def _fill_history(folder: Path) -> None:
-    """What was recorded until now, and the rules that are the floor."""
+def _write_floor(folder: Path) -> None:
+    """As many rules as are shipped, which read nothing."""
     groups = yaml.safe_load(_RULES.read_text("utf-8"))["groups"]
     rules = [
         {"record": f"floor:rule_{number}", "expr": "vector(1)"}
@@ -126,40 +130,41 @@ def _fill_history(folder: Path) -> None:
     ]
     floor = {"groups": [{"name": "floor", "rules": rules}]}
     (folder / "floor.yml").write_text(yaml.safe_dump(floor), encoding="utf-8")
-    with (folder / "history").open("w", encoding="utf-8") as history:
-        history.writelines(f"{line}\n" for line in _write_history(int(time.time())))
+
+
+def _fill_history(folder: Path, lines: Iterable[str]) -> None:
+    """promtool reads the file once for every two hours of it."""
+    path = folder / "history"
+    with path.open("w", encoding="utf-8") as history:
+        history.writelines(f"{line}\n" for line in (*lines, "# EOF"))
     make = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
-    subprocess.run(
-        [*make, folder / "history", folder / "data"], check=True, stdout=subprocess.DEVNULL
-    )
+    subprocess.run([*make, path, folder / "data"], check=True, stdout=subprocess.DEVNULL)
 
 
-def _write_history(now: int) -> Iterator[str]:
+def _write_compared(now: int) -> Iterator[str]:
     for name, labels in _COMPARED.items():
         yield f"# TYPE {name} gauge"
         for number in range(NODES):
             series = f'{name}{{cluster="one",instance="node-{number}",job="vitald"{labels}}}'
             for at in range(now - _COMPARED_S, now - 300, _SCRAPE_S):
                 yield f"{series} {_FAR_FUTURE if name == _REPORT else 0} {at}"
+
+
+def _write_recorded(now: int) -> Iterator[str]:
     counts = {"healthy": NODES - FAULTY, "degraded": 0, "unhealthy": FAULTY, "unknown": 0}
-    values = {
-        **{
-            f'cluster:vitald_nodes:count{{cluster="one",status="{s}"}}': n
-            for s, n in counts.items()
+    one, gpus = 'cluster="one"', 'cluster="one",component_kind="gpu"'
+    families: dict[str, dict[str, int]] = {
+        "cluster:vitald_nodes:count": {f'{one},status="{s}"': n for s, n in counts.items()},
+        "cluster:vitald_accelerators:count": {
+            f'{gpus},status="{s}"': 8 * n for s, n in counts.items()
         },
-        **{
-            f'cluster:vitald_accelerators:count{{cluster="one",component_kind="gpu",status="{s}"}}': (
-                8 * n
-            )
-            for s, n in counts.items()
-        },
-        'cluster:vitald_interruptions:count1m{cluster="one"}': 0,
+        "cluster:vitald_interruptions:count1m": {one: 0},
     }
-    for series, value in values.items():
-        yield f"# TYPE {series.partition('{')[0]} gauge"
-        for minute in range(_MINUTES, 5, -1):
-            yield f"{series} {value} {now - 60 * minute}"
-    yield "# EOF"
+    for name, values in families.items():
+        yield f"# TYPE {name} gauge"
+        for labels, value in values.items():
+            for minute in range(_MINUTES, 5, -1):
+                yield f"{name}{{{labels}}} {value} {now - 60 * minute}"
 
 
 def _read_figures(prometheus: Prometheus) -> Json:
