@@ -120,6 +120,23 @@ class Prometheus(_Server):
         }
 
 
+def make_config(addresses: dict[str, str], rules: Path) -> Json:
+    """Of a Prometheus that scrapes vitald each second. `addresses`: by the name of their node."""
+    return {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(rules)],
+        "scrape_configs": [
+            {
+                "job_name": "vitald",
+                "static_configs": [
+                    {"targets": [address], "labels": {"instance": name, "cluster": "c1"}}
+                    for name, address in addresses.items()
+                ],
+            }
+        ],
+    }
+
+
 class Alertmanager(_Server):
     """`config`: the text of alertmanager.yml."""
 
