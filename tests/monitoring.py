@@ -5,7 +5,9 @@ messages.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import threading
 import urllib.error
@@ -88,7 +90,7 @@ class Prometheus(_Server):
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         super().__init__(folder)
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+        self._write_config(config)
 
     def _list_arguments(self) -> Sequence[str]:
         return [
@@ -97,6 +99,14 @@ class Prometheus(_Server):
             "--storage.tsdb.retention.time=30d",
             f"--web.listen-address=127.0.0.1:{self.port}",
         ]
+
+    def reload(self, config: Mapping[str, Any]) -> None:
+        self._write_config(config)
+        os.kill(self.pid, signal.SIGHUP)
+
+    def _write_config(self, config: Mapping[str, Any]) -> None:
+        text = yaml.safe_dump(dict(config))
+        (self.folder / "prometheus.yml").write_text(text, encoding="utf-8")
 
     def query(self, expression: str) -> list[Json]:
         """The series of an instant query."""

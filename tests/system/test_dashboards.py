@@ -24,6 +24,7 @@ from tests.neuron_tree import TRN2
 from tests.system.lines import wait_for_pid, xid
 from tests.system.nvml import as_if_real
 from tests.system.test_checks import FI_PINGPONG, NCCL
+from tests.system.test_diagnostics import asked, ended
 from tests.system.test_publishers import WELL
 from tests.unit.builders import ROOT
 from tests.waiting import until
@@ -39,14 +40,6 @@ def write_program(path: Path, text: str) -> Path:
     path.write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
     path.chmod(0o755)
     return path
-
-
-def run_diagnostic(node: Node, check: str, level: int) -> None:
-    body = {"check": check, "level": level, "reason": "test"}
-    status, answer = node.request("POST", "/v1/diagnostics/run", body)
-    assert status == 202, answer
-    run = answer["going"]["id"]
-    until(lambda: node.request("GET", f"/v1/diagnostics/runs/{run}")[0] == 200, f"the end of {run}")
 
 
 def start_gpus(folder: Path, stack: ExitStack) -> Node:
@@ -65,8 +58,8 @@ program = "{nccl}"
     gpus = as_if_real(SimulatedNode(folder / "gpus", "h100"))
     node = stack.enter_context(Node(folder / "node", gpus=gpus, extra=extra))
     node.wait(lambda status: status["status"] == "healthy")
-    run_diagnostic(node, "dcgm", 1)
-    run_diagnostic(node, "nccl", 0)
+    ended(node, asked(node, check="dcgm"))
+    ended(node, asked(node, 0, check="nccl"))
     node.write(xid(1, code=13, pci=gpus.addresses[1].removesuffix(".0"), message="Exception"))
     wait_for_pid(node, 1)
     assert node.request("POST", "/v1/publishers", {"sinks": [WELL]})[0] == 200
@@ -100,7 +93,7 @@ def start_machine(folder: Path, stack: ExitStack) -> Node:
         "HOW": str(folder / "how"),
     }
     stack.enter_context(node)
-    run_diagnostic(node, "efa_loopback", 0)
+    ended(node, asked(node, 0, check="efa_loopback"))
     errors = f"{tree.function(ADAPTER)}/aer_dev_correctable"
     tree.neuron.write(errors, "BadTLP 0\nTOTAL_ERR_COR 0")
     node.wait_for_polls("pci")
@@ -112,7 +105,7 @@ def start_drill(folder: Path, stack: ExitStack) -> Node:
     """Simulated GPUs, one of which is lost."""
     gpus = SimulatedNode(folder / "gpus", "h100")
     node = stack.enter_context(Node(folder / "node", gpus=gpus))
-    node.write(xid(1, pci=gpus.addresses[1].removesuffix(".0")))
+    gpus.lose(1)
     node.wait(lambda status: status["rebootRequired"])
     return node
 
@@ -147,7 +140,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     with ExitStack() as stack:
         nodes = {name: start(folder / name, stack) for name, start in START.items()}
         addresses = {name: f"127.0.0.1:{node.port}" for name, node in nodes.items()}
-        addresses["dead"] = f"127.0.0.1:{free_port()}"
+        addresses |= {name: f"127.0.0.1:{free_port()}" for name in ("dead", "gone")}
         running = Prometheus(folder / "prometheus", make_config(addresses, rules))
         stack.enter_context(running)
         # Until rates and what the rules make of what they have recorded are there.
@@ -156,6 +149,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         for name in ("interruptions_per_1000_node_days:ratio28d", "mtbf_seconds:ratio28d"):
             until(lambda name=name: running.query(f"cluster:vitald_{name}"), name)
         until(lambda: running.query("vitald_pci_aer_errors_total > 0"), "PCIe errors")
+        del addresses["gone"]  # it leaves the discovery
+        running.reload(make_config(addresses, rules))
+        until(lambda: not running.query('up{instance="gone"}'), "a target to be gone")
         yield running
 
 
@@ -163,10 +159,10 @@ def is_value(prometheus: Prometheus, expression: str, value: float) -> bool:
     return [float(series["value"][1]) for series in prometheus.query(expression)] == [value]
 
 
-def run_query(prometheus: Prometheus, query: Query) -> list[Json]:
+def run_query(prometheus: Prometheus, query: Query, cluster: str = ".*") -> list[Json]:
     """What Grafana shows of it with all clusters, for any of the nodes."""
     expression = query.expression.removesuffix(FILTERED.get(query.panel, ""))
-    shown = {"cluster": ".*", "__rate_interval": "10s"}
+    shown = {"cluster": cluster, "__rate_interval": "10s"}
     nodes = START if query.dashboard == "node" else ("",)
     return [
         series
@@ -185,6 +181,7 @@ def test_a_query_has_data_and_its_legend_names_labels_of_it(
     assert found, query.expression
     labels = set.union(*(set(series["metric"]) for series in found))
     assert set(re.findall(r"\{\{(\w+)\}\}", query.legend)) <= labels
+    assert not run_query(prometheus, query, "elsewhere"), "nothing is known of other clusters"
 
 
 @pytest.mark.parametrize("name", ["fleet", "node"])
@@ -234,12 +231,14 @@ def read_number(prometheus: Prometheus, panel: str) -> float:
 
 
 def test_a_drill_is_counted_apart(prometheus: Prometheus) -> None:
-    """`rack` has a real fault, `drill` the same one on simulated devices, `dead` no daemon."""
+    """`rack` has a real fault, `drill` the same one on simulated devices. `dead` has no daemon,
+    `gone` is no target any more.
+    """
     expected = {
         "Nodes by status": 4,
         "Reboot required": 1,
         "Replacement required": 0,
-        "Not answering": 1,
+        "Not answering": 2,
         "Drills": 1,
     }
     assert {panel: read_number(prometheus, panel) for panel in expected} == expected

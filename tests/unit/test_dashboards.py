@@ -12,7 +12,7 @@ import yaml
 
 from tests.dashboards import FOLDER, NAMES, Json, Query, list_panels, list_queries, load_dashboard
 from tests.unit.builders import ROOT
-from tests.unit.test_alert_rules import read_labels_by_metric, read_rules
+from tests.unit.test_alert_rules import ALERTS, read_labels_by_metric, read_rules
 from vitald.metrics import verdict_tier
 
 COLUMNS = 24
@@ -60,6 +60,29 @@ def test_a_panel_says_what_it_shows_and_in_which_unit(name: str) -> None:
         assert ("unit" in panel["fieldConfig"]["defaults"]) == in_unit, panel["title"]
         as_table = [target.get("format") == "table" for target in panel["targets"]]
         assert set(as_table) == {panel["type"] == "table"}, panel["title"]
+
+
+def test_an_empty_panel_claims_nothing() -> None:
+    """It would be taken for a healthy node while Prometheus scrapes none."""
+    for panel in itertools.chain.from_iterable(list_panels(load_dashboard(name)) for name in NAMES):
+        empty = {"stat": "no data", "table": "nothing reported"}.get(panel["type"])
+        assert panel["fieldConfig"]["defaults"].get("noValue") == empty, panel["title"]
+
+
+@pytest.mark.parametrize(
+    ("panel", "alert"),
+    [
+        ("Reboot required", "VitaldRebootRequired"),
+        ("Replacement required", "VitaldReplacementRequired"),
+        ("Racks with unfit nodes", "VitaldRackUnfit"),
+    ],
+)
+def test_a_number_is_that_of_its_alert(panel: str, alert: str) -> None:
+    """Who is called by an alert finds the node counted."""
+    (query,) = (each for each in list_queries() if each.panel == panel)
+    counted = query.expression.replace('cluster=~"$cluster",', "")
+    fires_on = re.sub(r">= \d+ *$", "", ALERTS[alert]["expr"].strip())
+    assert re.sub(r"\s", "", fires_on) in re.sub(r"\s", "", counted)
 
 
 def test_a_status_has_one_colour() -> None:
