@@ -130,20 +130,34 @@ class Prometheus(_Server):
         }
 
 
-def make_config(addresses: dict[str, str], rules: Path) -> Json:
-    """Of a Prometheus that scrapes vitald each second. `addresses`: by the name of their node."""
+def make_config(
+    addresses: Mapping[str, str],
+    rules: Path,
+    *,
+    is_verdict_tier: bool = False,
+    alertmanager: str = "",
+) -> Json:
+    """Of a Prometheus that scrapes vitald each second. `addresses`: by the name of their node.
+    `alertmanager`: its address, if there is one.
+    """
     return {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(rules)],
         "scrape_configs": [
             {
                 "job_name": "vitald",
+                "params": {"collect[]": ["verdict"]} if is_verdict_tier else {},
                 "static_configs": [
                     {"targets": [address], "labels": {"instance": name, "cluster": "c1"}}
                     for name, address in addresses.items()
                 ],
             }
         ],
+        "alerting": {
+            "alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]
+            if alertmanager
+            else []
+        },
     }
 
 

@@ -7,6 +7,7 @@ Nothing here judges: a figure stands beside its floor, and a reader draws the co
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import platform
@@ -14,13 +15,15 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
+
+from aiohttp import web
 
 from tests.harness import PYTHON, ROOT, Json, Node
 
@@ -265,6 +268,26 @@ class Helper:
         self.close()
 
 
+def serve_http(
+    pipe: Connection, path: str, answer: Callable[[web.Request], Awaitable[web.Response]]
+) -> None:
+    """The work of a Helper: a server with this route, whose port it sends, until the pipe ends."""
+
+    async def serve() -> None:
+        app = web.Application()
+        app.router.add_get(path, answer)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        pipe.send("ready")
+        pipe.send(runner.addresses[0][1])
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(pipe.fileno(), ended.set)
+        await ended.wait()
+
+    asyncio.run(serve())
+
+
 def _run(
     work: Callable[..., None], pipe: Connection, parents: Connection, *arguments: object
 ) -> None:
@@ -294,6 +317,7 @@ __all__ = [
     "pid_of",
     "rss_mib",
     "scratch",
+    "serve_http",
     "spread",
     "timed",
 ]

@@ -10,7 +10,6 @@ The floor is a group of as many rules that read nothing.
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import re
 import subprocess
@@ -32,6 +31,7 @@ from tests.bench.measure import (
     load,
     memory_mib,
     scratch,
+    serve_http,
 )
 from tests.harness import ROOT
 from tests.monitoring import Prometheus
@@ -210,16 +210,4 @@ def _serve(pipe: Connection, pages: list[bytes]) -> None:
         }
         return web.Response(body=pages[int(request.match_info["page"])], headers=headers)
 
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_get("/{page}", answer)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        pipe.send("ready")
-        pipe.send(runner.addresses[0][1])
-        ended = asyncio.Event()
-        asyncio.get_running_loop().add_reader(pipe.fileno(), ended.set)
-        await ended.wait()
-
-    asyncio.run(serve())
+    serve_http(pipe, "/{page}", answer)

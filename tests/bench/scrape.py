@@ -9,7 +9,6 @@ findings, and one with eight simulated H100s.
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import http.client
 import time
@@ -30,6 +29,7 @@ from tests.bench.measure import (
     node,
     pid_of,
     scratch,
+    serve_http,
     spread,
     timed,
 )
@@ -147,17 +147,4 @@ def _serve(pipe: Connection, body: bytes) -> None:
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(body=body)
 
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_get("/metrics", answer)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        pipe.send("ready")
-        pipe.send(runner.addresses[0][1])
-        ended = asyncio.Event()
-        asyncio.get_running_loop().add_reader(pipe.fileno(), ended.set)
-        await ended.wait()
-
-    asyncio.run(serve())
+    serve_http(pipe, "/metrics", answer)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Json, Node
-from tests.monitoring import Alertmanager, AlertReceiver, Prometheus, Received
+from tests.monitoring import Alertmanager, AlertReceiver, Prometheus, Received, make_config
 from tests.system.lines import REPLACE_FOR_64, wait_for_pid, xid
 from tests.unit.builders import ROOT
 from tests.waiting import until
@@ -77,28 +77,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
         Node(tmp_path / "b", extra=REPLACE_FOR_64) as replaced,
         Prometheus(
             tmp_path / "prometheus",
-            {
-                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-                "rule_files": [str(rules)],
-                "scrape_configs": [
-                    {
-                        "job_name": "vitald",
-                        "params": {"collect[]": ["verdict"]},
-                        "static_configs": [
-                            {
-                                "targets": [f"127.0.0.1:{node.port}"],
-                                "labels": {"instance": name, "cluster": "c1"},
-                            }
-                            for name, node in (("node-a", reboots), ("node-b", replaced))
-                        ],
-                    }
-                ],
-                "alerting": {
-                    "alertmanagers": [
-                        {"static_configs": [{"targets": [f"127.0.0.1:{alertmanager.port}"]}]}
-                    ]
-                },
-            },
+            make_config(
+                {"node-a": f"127.0.0.1:{reboots.port}", "node-b": f"127.0.0.1:{replaced.port}"},
+                rules,
+                is_verdict_tier=True,
+                alertmanager=f"127.0.0.1:{alertmanager.port}",
+            ),
         ) as prometheus,
     ):
         prometheus.wait_until_scraped(2)
