@@ -775,6 +775,19 @@ def test_demo_ends(tmp_path: Path, how: str) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
+def test_a_demo_that_stays_says_where_in_a_file_too(tmp_path: Path) -> None:
+    command = [PYTHON, "-m", "vitald", "demo", "--pause", "0", "--stay"]
+    output = tmp_path / "output"
+    with (
+        output.open("wb") as file,
+        subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file) as demo,
+    ):
+        try:
+            until(lambda: "/metrics\n" in output.read_text().rpartition("Ask it:")[2], "its port")
+        finally:
+            demo.send_signal(signal.SIGINT)
+
+
 def test_a_demo_shows_why_its_daemon_does_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
