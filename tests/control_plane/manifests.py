@@ -21,8 +21,11 @@ IMAGE = "registry.example.com/vitald"
 
 
 def copy_manifests(folder: Path) -> Path:
-    """A copy of `packaging/kubernetes` that may be changed, with an image."""
+    """A copy of `packaging/kubernetes` that may be changed, with an image; and of the dashboards,
+    which it may name.
+    """
     manifests = Path(shutil.copytree(KUBERNETES, folder / "kubernetes"))
+    shutil.copytree(KUBERNETES.parent / "grafana", folder / "grafana")
     _replace(manifests / "kustomization.yaml", r"newName: .*", f"newName: {IMAGE}")
     return manifests
 

@@ -92,6 +92,8 @@ def test_every_manifest_is_named_and_every_name_is_there() -> None:
         "network-policy": "NetworkPolicy",
         "quota": "ResourceQuota",
         "pod-monitor": "PodMonitor",
+        "pod-monitor-large-fleet": "PodMonitor",
+        "prometheus-rule": "PrometheusRule",
         "service-account": "ServiceAccount",
     }
     (image,) = manifest("kustomization")["images"]
@@ -193,7 +195,32 @@ def test_the_folders_are_those_of_the_configuration() -> None:
         settings.metrics.listen.port,
         "0.0.0.0",
     )
-    assert manifest("pod-monitor")["spec"]["podMetricsEndpoints"][0]["port"] == port["name"]
+    for monitor in ("pod-monitor", "pod-monitor-large-fleet"):
+        endpoints = manifest(monitor)["spec"]["podMetricsEndpoints"]
+        assert {endpoint["port"] for endpoint in endpoints} == {port["name"]}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("fleet", ["", "-large-fleet"])
+def test_pods_are_scraped_as_nodes_are(fleet: str) -> None:
+    """The job, the interval and the tier, as in the scrape configuration for nodes."""
+    text = (ROOT / f"packaging/prometheus/scrape{fleet}.yml").read_text("utf-8")
+    of_nodes = [
+        (job["job_name"], job["scrape_interval"], job.get("params"))
+        for job in yaml.load(text, Loader=Strict)["scrape_configs"]
+    ]
+    spec = manifest(f"pod-monitor{fleet}")["spec"]
+    by_default = manifest("daemonset")["spec"]["template"]["metadata"]["labels"][spec["jobLabel"]]
+    assert of_nodes == [
+        (find_job(endpoint) or by_default, endpoint["interval"], endpoint.get("params"))
+        for endpoint in spec["podMetricsEndpoints"]
+    ]
+
+
+def find_job(endpoint: Json) -> str:
+    """The job that an endpoint gives itself."""
+    relabelings = endpoint["relabelings"]
+    return "".join(one["replacement"] for one in relabelings if one.get("targetLabel") == "job")
 
 
 def test_it_runs_where_a_node_is_ill_and_asks_for_what_was_measured() -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require
-from tests.control_plane.build import CACHE
 from tests.dashboards import NAMES, Json, list_panels, load_dashboard
+from tests.go_programs import CACHE
 from tests.waiting import WAIT_S
 
 

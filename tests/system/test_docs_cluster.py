@@ -74,13 +74,14 @@ def test_its_commands_install_on_a_hardened_cluster(
 def test_an_overlay_moves_everything_into_its_namespace(
     control_plane: ControlPlane, tmp_path: Path, other_rights: str
 ) -> None:
-    """Every choice of the manifests is in it, and one of the two for rights."""
+    """Every choice of the manifests is in it, and one of the two for rights, and for scrapes."""
     manifests = copy_manifests(tmp_path)
     for folder in (manifests, manifests / "publish"):
         kustomization = folder / "kustomization.yaml"
         text = kustomization.read_text("utf-8")
         kustomization.write_text(re.sub(r"^( *)# (- |components:)", r"\1\2", text, flags=re.M))
     drop(manifests / "publish/kustomization.yaml", other_rights)
+    drop(manifests / "kustomization.yaml", "pod-monitor-large-fleet.yaml")
     overlay = tmp_path / "overlay"
     overlay.mkdir()
     content = {"namespace": "gpu-health", "resources": ["../kubernetes"]}

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import monitoring_files
 from tests.control_plane.cluster_node import ClusterNode
 from tests.control_plane.helm import (
     CHART,
@@ -49,6 +50,7 @@ from vitald.publish_sections import CONDITION_SETS, RESERVED_DOMAINS
 
 IN_CLUSTER = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
 PUBLISHER = {"enabled": True}
+DOCS = "https://docs.example.com/vitald"
 NODES = tuple(f"helm-{number}" for number in range(30))  # more than fit in one page
 
 
@@ -136,8 +138,13 @@ def with_other_choices(folder: Path) -> None:
     choose(
         folder / "kustomization.yaml",
         *("path: nvidia.yaml", "path: gpu-operator.yaml", "pod-monitor.yaml"),
+        *("prometheus-rule.yaml", "../grafana"),
         *("network-policy.yaml", "path: host-network.yaml", "path: selinux.yaml"),
     )
+
+
+def with_many_nodes(folder: Path) -> None:
+    choose(folder / "kustomization.yaml", "pod-monitor-large-fleet.yaml")
 
 
 SAME: dict[str, tuple[Callable[[Path], None], Json]] = {
@@ -160,10 +167,16 @@ SAME: dict[str, tuple[Callable[[Path], None], Json]] = {
             "runtimeClassName": "nvidia",
             "gpuOperatorDriver": True,
             "podMonitor": {"enabled": True},
+            "prometheusRule": {"enabled": True},
+            "dashboards": {"enabled": True},
             "networkPolicy": {"enabled": True},
             "hostNetwork": True,
             "seLinuxOptions": {"type": "spc_t"},
         },
+    ),
+    "many nodes": (
+        with_many_nodes,
+        {"podMonitor": {"enabled": True, "restInterval": "1m"}},
     ),
 }
 
@@ -221,9 +234,12 @@ def summarize(documents: list[Json]) -> Json:
     for document in documents:
         kind, name = document["kind"], document["metadata"]["name"]
         if kind == "ConfigMap":
-            name = "vitald-publish" if "publish.toml" in document["data"] else "vitald"
-            summary[f"{kind} {name}"] = {
-                file: read_config(text) for file, text in document["data"].items()
+            summary[f"{kind} {re.sub(*CHOSEN_BY_HELM[0], name)}"] = {
+                "dashboard": document["metadata"].get("labels", {}).get("grafana_dashboard"),
+                **{
+                    file: json.loads(text) if file.endswith(".json") else read_config(text)
+                    for file, text in document["data"].items()
+                },
             }
         elif kind in ("ClusterRoleBinding", "RoleBinding"):
             role = document["roleRef"]
@@ -282,8 +298,98 @@ def is_named(values: list[Any]) -> bool:
 # --- a real API server
 
 
+STRINGS: Json = {"type": "object", "additionalProperties": {"type": "string"}}
+DURATION: Json = {"type": "string", "pattern": "^([0-9]+(ms|[smhdwy]))+$"}
 CUSTOM = {
-    "podmonitors": ("monitoring.coreos.com", "v1", "PodMonitor", "Namespaced", {}),
+    # As far as they are used: prometheus-operator, api/monitoring/v1.
+    "podmonitors": (
+        "monitoring.coreos.com",
+        "v1",
+        "PodMonitor",
+        "Namespaced",
+        {
+            "type": "object",
+            "required": ["selector", "podMetricsEndpoints"],
+            "properties": {
+                "jobLabel": {"type": "string"},
+                "selector": {
+                    "type": "object",
+                    "properties": {"matchLabels": STRINGS},
+                },
+                "podMetricsEndpoints": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "port": {"type": "string"},
+                            "interval": DURATION,
+                            "params": {
+                                "type": "object",
+                                "additionalProperties": {
+                                    "type": "array",
+                                    "items": {"type": "string"},
+                                },
+                            },
+                            "relabelings": {
+                                "type": "array",
+                                "items": {
+                                    "type": "object",
+                                    "properties": {
+                                        "sourceLabels": {
+                                            "type": "array",
+                                            "items": {"type": "string"},
+                                        },
+                                        "targetLabel": {"type": "string"},
+                                        "replacement": {"type": "string"},
+                                        "regex": {"type": "string"},
+                                        "action": {"enum": ["labeldrop"]},
+                                    },
+                                },
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    ),
+    "prometheusrules": (
+        "monitoring.coreos.com",
+        "v1",
+        "PrometheusRule",
+        "Namespaced",
+        {
+            "type": "object",
+            "properties": {
+                "groups": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["name"],
+                        "properties": {
+                            "name": {"type": "string", "minLength": 1},
+                            "interval": DURATION,
+                            "rules": {
+                                "type": "array",
+                                "items": {
+                                    "type": "object",
+                                    "required": ["expr"],
+                                    "properties": {
+                                        "alert": {"type": "string"},
+                                        "record": {"type": "string"},
+                                        "expr": {"type": "string"},
+                                        "for": DURATION,
+                                        "keep_firing_for": {**DURATION, "minLength": 1},
+                                        "labels": STRINGS,
+                                        "annotations": STRINGS,
+                                    },
+                                },
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    ),
     # As far as the rule uses it: node-readiness-controller, api/v1alpha1.
     "nodereadinessrules": (
         "readiness.node.x-k8s.io",
@@ -309,12 +415,7 @@ CUSTOM = {
                 "nodeSelector": {
                     "type": "object",
                     "minProperties": 1,
-                    "properties": {
-                        "matchLabels": {
-                            "type": "object",
-                            "additionalProperties": {"type": "string"},
-                        }
-                    },
+                    "properties": {"matchLabels": STRINGS},
                 },
                 "taint": {
                     "type": "object",
@@ -332,7 +433,7 @@ CUSTOM = {
 
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    """With the two kinds that other projects define."""
+    """With the kinds that other projects define."""
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for plural, (group, version, kind, scope, spec) in CUSTOM.items():
         schema = {"type": "object", "properties": {"spec": complete(spec)}}
@@ -371,6 +472,31 @@ def complete(schema: Json) -> Json:
     return kept
 
 
+@in_cluster
+def test_rules_and_dashboards_have_the_links_and_labels_of_the_site(
+    control_plane: ControlPlane,
+) -> None:
+    """What is for Prometheus and Grafana to fill in stays as it is."""
+    rendered = render_chart(control_plane, NAMESPACE, EVERYTHING)
+    (rule,) = (each for each in rendered if each["kind"] == "PrometheusRule")
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    assert rule["spec"] == yaml.safe_load(read_with_links(monitoring_files.RULES))
+    assert "{{ $labels.instance }}" in json.dumps(rule["spec"])
+    maps = [each for each in rendered if "grafana_dashboard" in each["metadata"].get("labels", {})]
+    assert [each["metadata"]["annotations"] for each in maps] == [{"grafana_folder": "vitald"}] * 2
+    assert {file: json.loads(text) for each in maps for file, text in each["data"].items()} == {
+        f"vitald-{path.name}": json.loads(read_with_links(path))
+        for path in monitoring_files.DASHBOARDS
+    }
+
+
+def read_with_links(path: Path) -> str:
+    """With links into the documentation of a site."""
+    text = path.read_text("utf-8")
+    assert DOCS in text
+    return text.replace(DOCS, "https://wiki.example.com/vitald")
+
+
 EVERYTHING: Json = {
     "publisher": {
         **PUBLISHER,
@@ -382,7 +508,10 @@ EVERYTHING: Json = {
         "config": {"recovery": {"mode": "automatic"}},
     },
     "nodeReadinessRule": {"enabled": True},
-    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "restInterval": "never"},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "dashboards": {"enabled": True, "annotations": {"grafana_folder": "vitald"}},
+    "docsUrl": "https://wiki.example.com/vitald/",
     "runtimeClassName": "nvidia",
     "gpuOperatorDriver": True,
     "imagePullSecrets": [{"name": "registry"}],
@@ -475,6 +604,7 @@ WRONG: dict[str, tuple[Json, str]] = {
         {"publisher": {**PUBLISHER, "kubernetes": {"prefix": "gpu.nvidia.com"}}},
         "/publisher/kubernetes/prefix",
     ),
+    "links that are none": ({"docsUrl": "docs/"}, "/docsUrl"),
     "no image": ({"image": {}}, "image.repository: is required"),
     "a number that Helm garbles": ({"config": {"ledger": {"x": 1234567}}}, "configText"),
 }

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tests.harness import Node
+from tests.harness import ROOT, Node
 from tests.monitoring import Prometheus
 from tests.system.lines import wait_for_pid, xid
 from tests.system.test_metrics import complaints
@@ -24,7 +25,7 @@ from tests.waiting import WAIT_S
 from vitald import __version__
 from vitald.metrics.verdict_tier import MAX_SERIES
 
-VERDICT = "/metrics?collect[]=verdict"
+VERDICT, REST = "/metrics?collect[]=verdict", "/metrics?exclude[]=verdict"
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0"}
 GZIP = {"Accept-Encoding": "gzip"}
 
@@ -113,6 +114,7 @@ def test_head_is_get_without_a_body(shared_node: Node, headers: dict[str, str]) 
     [
         ("GET", "/metrics", 200),
         ("GET", VERDICT, 200),
+        ("GET", REST, 200),
         ("HEAD", "/metrics", 200),
         ("GET", "/metrics?collect[]=gpus", 400),
         ("GET", "/metrics?name[]=up", 400),
@@ -141,8 +143,11 @@ def test_every_answer_is_signed_by_vitald_alone(
         ("collect[]=gpus", "unknown value of collect[]: only verdict is known"),
         ("collect%5B%5D=%3Cscript%3E", "unknown value of collect[]: only verdict is known"),
         ("collect[]=", "unknown value of collect[]: only verdict is known"),
-        ("collect=verdict", "unknown parameter: only collect[] is known"),
-        ("collect[]=verdict&x=" + "y" * 4000, "unknown parameter: only collect[] is known"),
+        ("collect=verdict", "unknown parameter: only collect[] and exclude[] are known"),
+        (
+            "collect[]=verdict&x=" + "y" * 4000,
+            "unknown parameter: only collect[] and exclude[] are known",
+        ),
     ],
 )
 def test_another_query_is_refused_in_words(shared_node: Node, query: str, error: str) -> None:
@@ -219,25 +224,41 @@ def test_the_verdict_of_a_node_with_a_hundred_faults(node: Node, promtool: str) 
         assert complaints(promtool, scrape(node, path).page) == ""
 
 
-def test_prometheus_scrapes_both_tiers(node: Node, tmp_path: Path) -> None:
+def test_the_tiers_share_no_family_and_leave_none_out(node: Node) -> None:
     node.write(xid(1))
     wait_for_pid(node, 1)
-    targets = {
-        "scrape_interval": "1s",
-        "static_configs": [{"targets": [f"127.0.0.1:{node.port}"]}],
-    }
-    jobs = [
-        {"job_name": "full", **targets},
-        {"job_name": "verdict", "params": {"collect[]": ["verdict"]}, **targets},
-    ]
-    with Prometheus(tmp_path / "prometheus", {"scrape_configs": jobs}) as prometheus:
-        prometheus.wait_until_scraped(2)
-        found = prometheus.query('vitald_findings{code="79"}')
-        began = prometheus.query("vitald_transitions_created")
-        (size,) = prometheus.query('scrape_samples_scraped{job="verdict"}')
-    assert {(one["metric"]["job"], one["value"][1]) for one in found} == {
-        ("full", "1"),
-        ("verdict", "1"),
-    }
-    assert [one["metric"]["job"] for one in began] == ["full"]
-    assert 20 < int(size["value"][1]) <= MAX_SERIES
+    full, verdict, rest = (
+        list_names(scrape(node, path).page) for path in ("/metrics", VERDICT, REST)
+    )
+    assert not verdict & rest
+    assert verdict | rest == full
+
+
+@pytest.mark.parametrize(
+    ("shipped", "jobs"),
+    [("scrape", ["vitald"]), ("scrape-large-fleet", ["vitald", "vitald-rest"])],
+)
+def test_prometheus_with_the_shipped_jobs(
+    node: Node, tmp_path: Path, shipped: str, jobs: list[str]
+) -> None:
+    """Each series is stored once, with the name of the node."""
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    text = (ROOT / f"packaging/prometheus/{shipped}.yml").read_text("utf-8")
+    text, targets = re.subn(r"targets: .*", f'targets: ["127.0.0.1:{node.port}"]', text)
+    text, intervals = re.subn(r"(scrape_interval): \S+", r"\1: 1s", text)
+    assert (targets, intervals) == (1, len(jobs))
+    with Prometheus(tmp_path / "prometheus", yaml.safe_load(text)) as prometheus:
+        prometheus.wait_until_scraped(len(jobs))
+        stored = [one["metric"] for one in prometheus.query('{__name__=~"(vitald|process)_.+"}')]
+        sizes = prometheus.query("scrape_samples_scraped")
+    assert {series["instance"] for series in stored} == {"127.0.0.1"}
+    assert sorted(one["metric"]["job"] for one in sizes) == jobs
+    without_job = [frozenset(series.items() - {("job", series["job"])}) for series in stored]
+    assert len(set(without_job)) == len(without_job)
+    names = {(series["job"], series["__name__"]) for series in stored}
+    assert {("vitald", "vitald_findings"), (jobs[-1], "process_open_fds")} <= names
+    assert (jobs[-1], "vitald_finding_opened_timestamp_seconds") in names
+    if len(jobs) == 2:
+        (size,) = (int(one["value"][1]) for one in sizes if one["metric"]["job"] == "vitald")
+        assert 20 < size <= MAX_SERIES

@@ -1,5 +1,5 @@
 """
-The Prometheus endpoint: `/metrics`, in two tiers, as text or OpenMetrics, compressed or not.
+The Prometheus endpoint: `/metrics`, in tiers, as text or OpenMetrics, compressed or not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FASTEST = 1  # 6, its default, takes four times as long to save another seventh
 
 
 class _Scrapes:
-    """Answers scrapes of both tiers."""
+    """Answers scrapes of all tiers."""
 
     def __init__(self, collector: NodeStateCollector, connection_limit: ConnectionLimit) -> None:
         self._collector = collector
@@ -55,11 +55,14 @@ class _Scrapes:
         return web.Response(body=body, headers=headers)
 
     def _collect_tier(self, tier: Tier) -> Iterator[Metric | WrittenFamily]:
-        if tier is Tier.VERDICT:
-            yield from self._collector.collect_verdict()
-            return
-        yield from self._collector.collect_all()
-        yield from self._process.collect()
+        collect = {
+            Tier.FULL: self._collector.collect_all,
+            Tier.VERDICT: self._collector.collect_verdict,
+            Tier.REST: self._collector.collect_rest,
+        }
+        yield from collect[tier]()
+        if tier is not Tier.VERDICT:
+            yield from self._process.collect()
 
 
 def build_application(

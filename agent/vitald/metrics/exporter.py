@@ -20,7 +20,7 @@ from vitald.metrics.gpus import GpuMetrics
 from vitald.metrics.node_info import NodeIdentity
 from vitald.metrics.slurm import UnknownJobs
 from vitald.metrics.verdict import count_worst_findings, make_status
-from vitald.metrics.verdict_tier import select_families
+from vitald.metrics.verdict_tier import drop_families, select_families
 from vitald.metrics.xids import XidCollector
 from vitald.model import Verdict
 from vitald.server.connection_limit import ConnectionLimit
@@ -77,6 +77,10 @@ class NodeStateCollector:
     def collect_verdict(self) -> Iterator[Metric]:
         """The verdict tier."""
         return select_families(self._collect_tier())
+
+    def collect_rest(self) -> Iterator[Metric | WrittenFamily]:
+        """Every family that the verdict tier has not, but those of the process."""
+        return drop_families(self.collect_all())
 
     def _collect_tier(self) -> Iterator[Metric]:
         verdict = self.node_state.verdict()

@@ -13,21 +13,25 @@ from enum import Enum
 
 from vitald.metrics.exposition import Format
 
-COLLECT = "collect[]"  # the parameter that Prometheus' exporters have for it
 _OPENMETRICS = "application/openmetrics-text"
 _OPENMETRICS_VERSION = "1.0.0"
 _TEXT = ("text/plain", "text/*", "*/*")
 
 
 class Tier(Enum):
-    """Which families: all, or those of the verdict. The values are those of the parameter."""
+    """Which families: all, those of the verdict, or all others."""
 
-    FULL = ""
+    FULL = "full"
     VERDICT = "verdict"
+    REST = "rest"
+
+
+# The first is called so by Prometheus' exporters. The value is that of the verdict tier.
+_PARAMETERS = {"collect[]": Tier.VERDICT, "exclude[]": Tier.REST}
 
 
 class UnknownTier(ValueError):
-    """The query has an unknown parameter or value. `str()` repeats no word of the query."""
+    """The query names no tier. `str()` repeats no word of the query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,13 @@ def read_tier(query: Iterable[tuple[str, str]]) -> Tier:
     """The tier that the parameters of a request name. Raises UnknownTier."""
     tier = Tier.FULL
     for name, value in query:
-        if name != COLLECT:
-            raise UnknownTier(f"unknown parameter: only {COLLECT} is known")
+        if name not in _PARAMETERS:
+            raise UnknownTier(f"unknown parameter: only {' and '.join(_PARAMETERS)} are known")
         if value != Tier.VERDICT.value:
-            raise UnknownTier(f"unknown value of {COLLECT}: only {Tier.VERDICT.value} is known")
-        tier = Tier.VERDICT
+            raise UnknownTier(f"unknown value of {name}: only {Tier.VERDICT.value} is known")
+        if tier not in (Tier.FULL, _PARAMETERS[name]):
+            raise UnknownTier(f"{' and '.join(_PARAMETERS)} together leave nothing")
+        tier = _PARAMETERS[name]
     return tier
 
 

@@ -15,6 +15,7 @@ from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
 from vitald.core.incident_steps import Step
+from vitald.metrics.exposition import WrittenFamily
 from vitald.metrics.verdict import MAX_LISTED, OTHER
 from vitald.model import ComponentKind, Status
 
@@ -126,6 +127,13 @@ def select_families(families: Iterable[Metric]) -> Iterator[Metric]:
             ]
             family.samples = _select_worst(samples, share)
             yield family
+
+
+def drop_families(
+    families: Iterable[Metric | WrittenFamily],
+) -> Iterator[Metric | WrittenFamily]:
+    """Those that are not of the tier."""
+    return (family for family in families if family.name not in FAMILIES)
 
 
 def _select_worst(samples: list[Sample], share: TierFamily) -> list[Sample]:

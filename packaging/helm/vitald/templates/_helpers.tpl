@@ -53,6 +53,20 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ include "vitald.toml" (merge $own .Values.publisher.config) }}
 {{- end -}}
 
+{{- /* The name of the node; and no name of a pod, so that series outlive it. */ -}}
+{{- define "vitald.relabelings" -}}
+- sourceLabels: [__meta_kubernetes_pod_node_name]
+  targetLabel: instance
+- action: labeldrop
+  regex: pod
+{{- end -}}
+
+{{- /* Of the chart and a name: rules or a dashboard, with links to the site's documentation. */ -}}
+{{- define "vitald.monitoringFile" -}}
+{{- $chart := index . 0 -}}
+{{- $chart.Files.Get (printf "files/%s.json" (index . 1)) | replace "https://docs.example.com/vitald" (trimSuffix "/" $chart.Values.docsUrl) -}}
+{{- end -}}
+
 {{- define "vitald.checkValues" -}}
 {{- if not .Values.image.repository -}}
 {{- fail "image.repository: is required: the name of your image, for example registry.example.com/vitald (docs/kubernetes.md, Build the image)" -}}

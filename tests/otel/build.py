@@ -1,0 +1,127 @@
+"""
+Builds an OpenTelemetry Collector with the components that packaging/otel/collector.yaml names,
+once, into the cache of tests/go_programs.py.
+
+    python -m tests.otel.build
+
+Its builder and the components come from the Go module proxy; about 15 minutes of processor time and
+4 GB of disk while it builds. Source: open-telemetry/opentelemetry-collector cmd/builder/README.md.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+from tests.go_programs import CACHE, CannotBuild, find_go, run_command
+
+VERSION, STABLE = "0.155.0", "1.61.0"  # of one release: its modules, and those that are stable
+_FOLDER = CACHE / f"otel-{VERSION}"
+_PROGRAM = "otelcol"
+_CORE = "go.opentelemetry.io/collector"
+_CONTRIB = "github.com/open-telemetry/opentelemetry-collector-contrib"
+_PARTS = {
+    "receivers": (
+        f"{_CONTRIB}/receiver/prometheusreceiver",
+        f"{_CONTRIB}/receiver/journaldreceiver",
+    ),
+    "processors": (
+        f"{_CORE}/processor/memorylimiterprocessor",
+        f"{_CORE}/processor/batchprocessor",
+        f"{_CONTRIB}/processor/resourceprocessor",
+        f"{_CONTRIB}/processor/resourcedetectionprocessor",
+    ),
+    "exporters": (
+        f"{_CORE}/exporter/otlpexporter",
+        f"{_CORE}/exporter/otlphttpexporter",
+    ),
+    "extensions": (f"{_CONTRIB}/extension/storage/filestorage",),
+}
+# What the log receivers read with: a version that every proxy has.
+_REPLACED = {f"{_CONTRIB}/{name}": "v0.149.0" for name in ("pkg/stanza", "internal/coreinternal")}
+_PROVIDERS = ("envprovider", "fileprovider", "yamlprovider")
+
+
+def find_built_collector() -> Path | None:
+    """The collector; None until it has been built."""
+    program = _FOLDER / _PROGRAM
+    return program if program.exists() else None
+
+
+def find_collector() -> Path:
+    """The collector; builds it if it is not there. Raises CannotBuild."""
+    if (built := find_built_collector()) is not None:
+        return built
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "otel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if find_built_collector() is None:
+            _build_into(_FOLDER)
+    return _FOLDER / _PROGRAM
+
+
+def _build_into(folder: Path) -> None:
+    scratch = folder.with_name(f"{folder.name}.unfinished")
+    made = scratch / "made"
+    made.mkdir(parents=True, exist_ok=True)
+    try:
+        go = find_go(scratch)
+        (scratch / "parts.yaml").write_text(yaml.safe_dump(_describe_parts(go, made)))
+        _say("the builder")
+        run_command([go, "install", f"{_CORE}/cmd/builder@v{VERSION}"], scratch, scratch)
+        _say("the collector, about 15 minutes of processor time")
+        # The builder would fetch what only the tests of the parts need, which not every proxy has.
+        write_only = ["--skip-get-modules", "--skip-compilation"]
+        builder = str(scratch / "gopath/bin/builder")
+        run_command([builder, "--config=parts.yaml", *write_only], scratch, scratch)
+        (made / "go.mod").write_text(_list_modules())
+        flags = ["-trimpath", "-ldflags=-s -w"]
+        run_command([go, "build", *flags, "-o", str(made / _PROGRAM), "."], made, scratch)
+    except (OSError, subprocess.CalledProcessError) as error:
+        detail = (getattr(error, "stderr", b"") or b"").decode(errors="replace")[-2000:]
+        raise CannotBuild(f"{error}: {detail}") from error
+    complete = scratch / "complete"
+    complete.mkdir(exist_ok=True)
+    (made / _PROGRAM).replace(complete / _PROGRAM)
+    complete.rename(folder)
+    shutil.rmtree(scratch)
+
+
+def _describe_parts(go: str, output: Path) -> dict[str, object]:
+    parts: dict[str, object] = {
+        kind: [{"gomod": f"{module} v{VERSION}"} for module in modules]
+        for kind, modules in _PARTS.items()
+    }
+    parts["providers"] = [
+        {"gomod": f"{_CORE}/confmap/provider/{name} v{STABLE}"} for name in _PROVIDERS
+    ]
+    parts["dist"] = {"name": _PROGRAM, "output_path": str(output), "go": go, "version": VERSION}
+    return parts
+
+
+def _list_modules() -> str:
+    """go.mod, with what the builder's sources import; Go adds the rest."""
+    required = [f"{_CORE}/otelcol v{VERSION}"]
+    required += [f"{module} v{VERSION}" for modules in _PARTS.values() for module in modules]
+    required += [f"{_CORE}/confmap/provider/{name} v{STABLE}" for name in _PROVIDERS]
+    replaced = [f"{module} => {module} {version}" for module, version in _REPLACED.items()]
+    lines = "".join(f"require {each}\n" for each in required)
+    lines += "".join(f"replace {each}\n" for each in replaced)
+    return f"module {_PROGRAM}\n\ngo 1.25\n\n{lines}"
+
+
+def _say(what: str) -> None:
+    print(f"otel: {time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        print(find_collector())
+    except CannotBuild as error:
+        sys.exit(f"otel: cannot be built: {error}")
