@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import yaml
 
 from tests.conftest import require
-from tests.harness import free_port
+from tests.harness import ROOT, free_port
 from tests.waiting import WAIT_S, until
 
 Json = dict[str, Any]
@@ -135,30 +135,28 @@ def make_config(
     addresses: Mapping[str, str],
     rules: Path,
     *,
-    is_verdict_tier: bool = False,
+    scrape: str = "scrape",
     alertmanager: str = "",
 ) -> Json:
     """Of a Prometheus that scrapes vitald each second. `addresses`: by the name of their node.
-    `alertmanager`: its address, if there is one.
+    `scrape`: the shipped file with the jobs. `alertmanager`: its address, if there is one.
     """
-    return {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(rules)],
-        "scrape_configs": [
-            {
-                "job_name": "vitald",
-                "params": {"collect[]": ["verdict"]} if is_verdict_tier else {},
-                "static_configs": [
-                    {"targets": [address], "labels": {"instance": name, "cluster": "c1"}}
-                    for name, address in addresses.items()
-                ],
-            }
+    path = ROOT / f"packaging/prometheus/{scrape}.yml"
+    own = {
+        "scrape_interval": "1s",
+        "static_configs": [
+            {"targets": [address], "labels": {"instance": name, "cluster": "c1"}}
+            for name, address in addresses.items()
         ],
-        "alerting": {
-            "alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]
-            if alertmanager
-            else []
-        },
+        "relabel_configs": [],
+    }
+    jobs = yaml.safe_load(path.read_text("utf-8"))["scrape_configs"]
+    servers = [{"static_configs": [{"targets": [alertmanager]}]}] if alertmanager else []
+    return {
+        "global": {"evaluation_interval": "1s"},
+        "rule_files": [str(rules)],
+        "scrape_configs": [{**job, **own} for job in jobs],
+        "alerting": {"alertmanagers": servers},
     }
 
 

@@ -80,12 +80,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
             make_config(
                 {"node-a": f"127.0.0.1:{reboots.port}", "node-b": f"127.0.0.1:{replaced.port}"},
                 rules,
-                is_verdict_tier=True,
+                scrape="scrape-large-fleet",
                 alertmanager=f"127.0.0.1:{alertmanager.port}",
             ),
         ) as prometheus,
     ):
-        prometheus.wait_until_scraped(2)
+        prometheus.wait_until_scraped(4)
         yield Site(reboots, replaced, alertmanager, receiver)
 
 

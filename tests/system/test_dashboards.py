@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -141,7 +142,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         nodes = {name: start(folder / name, stack) for name, start in START.items()}
         addresses = {name: f"127.0.0.1:{node.port}" for name, node in nodes.items()}
         addresses |= {name: f"127.0.0.1:{free_port()}" for name in ("dead", "gone")}
-        running = Prometheus(folder / "prometheus", make_config(addresses, rules))
+        make = partial(make_config, rules=rules, scrape="scrape-large-fleet")
+        running = Prometheus(folder / "prometheus", make(addresses))
         stack.enter_context(running)
         # Until rates and what the rules make of what they have recorded are there.
         scraped = "count(count_over_time(vitald_build_info[5m]) >= 4)"
@@ -150,7 +152,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             until(lambda name=name: running.query(f"cluster:vitald_{name}"), name)
         until(lambda: running.query("vitald_pci_aer_errors_total > 0"), "PCIe errors")
         del addresses["gone"]  # it leaves the discovery
-        running.reload(make_config(addresses, rules))
+        running.reload(make(addresses))
         until(lambda: not running.query('up{instance="gone"}'), "a target to be gone")
         yield running
 
