@@ -26,14 +26,13 @@ _FOLDER = CACHE / f"otel-{VERSION}"
 _PROGRAM = "otelcol"
 _CORE = "go.opentelemetry.io/collector"
 _CONTRIB = "github.com/open-telemetry/opentelemetry-collector-contrib"
-_PARTS = {
+_COMPONENTS = {
     "receivers": (
         f"{_CONTRIB}/receiver/prometheusreceiver",
         f"{_CONTRIB}/receiver/journaldreceiver",
     ),
     "processors": (
         f"{_CORE}/processor/memorylimiterprocessor",
-        f"{_CORE}/processor/batchprocessor",
         f"{_CONTRIB}/processor/resourceprocessor",
         f"{_CONTRIB}/processor/resourcedetectionprocessor",
     ),
@@ -43,7 +42,7 @@ _PARTS = {
     ),
     "extensions": (f"{_CONTRIB}/extension/storage/filestorage",),
 }
-# What the log receivers read with: a version that every proxy has.
+# What the journald receiver is made of, in a version that more proxies have.
 _REPLACED = {f"{_CONTRIB}/{name}": "v0.149.0" for name in ("pkg/stanza", "internal/coreinternal")}
 _PROVIDERS = ("envprovider", "fileprovider", "yamlprovider")
 
@@ -72,14 +71,14 @@ def _build_into(folder: Path) -> None:
     made.mkdir(parents=True, exist_ok=True)
     try:
         go = find_go(scratch)
-        (scratch / "parts.yaml").write_text(yaml.safe_dump(_describe_parts(go, made)))
+        (scratch / "components.yaml").write_text(yaml.safe_dump(_describe_collector(go, made)))
         _say("the builder")
         run_command([go, "install", f"{_CORE}/cmd/builder@v{VERSION}"], scratch, scratch)
         _say("the collector, about 15 minutes of processor time")
-        # The builder would fetch what only the tests of the parts need, which not every proxy has.
+        # The builder would fetch what only the components' tests need, which not every proxy has.
         write_only = ["--skip-get-modules", "--skip-compilation"]
         builder = str(scratch / "gopath/bin/builder")
-        run_command([builder, "--config=parts.yaml", *write_only], scratch, scratch)
+        run_command([builder, "--config=components.yaml", *write_only], scratch, scratch)
         (made / "go.mod").write_text(_list_modules())
         flags = ["-trimpath", "-ldflags=-s -w"]
         run_command([go, "build", *flags, "-o", str(made / _PROGRAM), "."], made, scratch)
@@ -93,22 +92,22 @@ def _build_into(folder: Path) -> None:
     shutil.rmtree(scratch)
 
 
-def _describe_parts(go: str, output: Path) -> dict[str, object]:
-    parts: dict[str, object] = {
+def _describe_collector(go: str, output: Path) -> dict[str, object]:
+    described: dict[str, object] = {
         kind: [{"gomod": f"{module} v{VERSION}"} for module in modules]
-        for kind, modules in _PARTS.items()
+        for kind, modules in _COMPONENTS.items()
     }
-    parts["providers"] = [
+    described["providers"] = [
         {"gomod": f"{_CORE}/confmap/provider/{name} v{STABLE}"} for name in _PROVIDERS
     ]
-    parts["dist"] = {"name": _PROGRAM, "output_path": str(output), "go": go, "version": VERSION}
-    return parts
+    described["dist"] = {"name": _PROGRAM, "output_path": str(output), "go": go, "version": VERSION}
+    return described
 
 
 def _list_modules() -> str:
     """go.mod, with what the builder's sources import; Go adds the rest."""
     required = [f"{_CORE}/otelcol v{VERSION}"]
-    required += [f"{module} v{VERSION}" for modules in _PARTS.values() for module in modules]
+    required += [f"{module} v{VERSION}" for modules in _COMPONENTS.values() for module in modules]
     required += [f"{_CORE}/confmap/provider/{name} v{STABLE}" for name in _PROVIDERS]
     replaced = [f"{module} => {module} {version}" for module, version in _REPLACED.items()]
     lines = "".join(f"require {each}\n" for each in required)
