@@ -41,6 +41,7 @@ exporters:
     encoding: json
     compression: none
 service:
+  telemetry: {{metrics: {{level: none}}}}  # no fixed port
   pipelines:
     metrics: {{exporters: [otlp_http]}}
     logs: {{exporters: [otlp_http]}}
