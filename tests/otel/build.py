@@ -10,16 +10,12 @@ Its builder and the components come from the Go module proxy; about 15 minutes o
 
 from __future__ import annotations
 
-import fcntl
-import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import yaml
 
-from tests.go_programs import CACHE, CannotBuild, find_go, run_command
+from tests.go_programs import CACHE, CannotBuild, build_once, report_step, run_command
 
 VERSION, STABLE = "0.155.0", "1.61.0"  # of one release: its modules, and those that are stable
 _FOLDER = CACHE / f"otel-{VERSION}"
@@ -49,47 +45,26 @@ _PROVIDERS = ("envprovider", "fileprovider", "yamlprovider")
 
 def find_built_collector() -> Path | None:
     """The collector; None until it has been built."""
-    program = _FOLDER / _PROGRAM
-    return program if program.exists() else None
+    return _FOLDER / _PROGRAM if _FOLDER.is_dir() else None
 
 
 def find_collector() -> Path:
     """The collector; builds it if it is not there. Raises CannotBuild."""
-    if (built := find_built_collector()) is not None:
-        return built
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "otel.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if find_built_collector() is None:
-            _build_into(_FOLDER)
-    return _FOLDER / _PROGRAM
+    return build_once(_FOLDER, _build_collector) / _PROGRAM
 
 
-def _build_into(folder: Path) -> None:
-    scratch = folder.with_name(f"{folder.name}.unfinished")
-    made = scratch / "made"
-    made.mkdir(parents=True, exist_ok=True)
-    try:
-        go = find_go(scratch)
-        (scratch / "components.yaml").write_text(yaml.safe_dump(_describe_collector(go, made)))
-        _say("the builder")
-        run_command([go, "install", f"{_CORE}/cmd/builder@v{VERSION}"], scratch, scratch)
-        _say("the collector, about 15 minutes of processor time")
-        # The builder would fetch what only the components' tests need, which not every proxy has.
-        write_only = ["--skip-get-modules", "--skip-compilation"]
-        builder = str(scratch / "gopath/bin/builder")
-        run_command([builder, "--config=components.yaml", *write_only], scratch, scratch)
-        (made / "go.mod").write_text(_list_modules())
-        flags = ["-trimpath", "-ldflags=-s -w"]
-        run_command([go, "build", *flags, "-o", str(made / _PROGRAM), "."], made, scratch)
-    except (OSError, subprocess.CalledProcessError) as error:
-        detail = (getattr(error, "stderr", b"") or b"").decode(errors="replace")[-2000:]
-        raise CannotBuild(f"{error}: {detail}") from error
-    complete = scratch / "complete"
-    complete.mkdir(exist_ok=True)
-    (made / _PROGRAM).replace(complete / _PROGRAM)
-    complete.rename(folder)
-    shutil.rmtree(scratch)
+def _build_collector(go: str, scratch: Path, into: Path) -> None:
+    report_step("the collector, about 15 minutes of processor time")
+    sources = scratch / "sources"
+    (scratch / "components.yaml").write_text(yaml.safe_dump(_describe_collector(go, sources)))
+    run_command([go, "install", f"{_CORE}/cmd/builder@v{VERSION}"], scratch, scratch)
+    # The builder would fetch what only the components' tests need, which not every proxy has.
+    write_only = ["--skip-get-modules", "--skip-compilation"]
+    builder = str(scratch / "gopath/bin/builder")
+    run_command([builder, "--config=components.yaml", *write_only], scratch, scratch)
+    (sources / "go.mod").write_text(_list_modules())
+    flags = ["-trimpath", "-ldflags=-s -w"]
+    run_command([go, "build", *flags, "-o", f"{into}/{_PROGRAM}", "."], sources, scratch)
 
 
 def _describe_collector(go: str, output: Path) -> dict[str, object]:
@@ -115,12 +90,8 @@ def _list_modules() -> str:
     return f"module {_PROGRAM}\n\ngo 1.25\n\n{lines}"
 
 
-def _say(what: str) -> None:
-    print(f"otel: {time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
     try:
         print(find_collector())
     except CannotBuild as error:
-        sys.exit(f"otel: cannot be built: {error}")
+        sys.exit(f"the collector cannot be built: {error}")

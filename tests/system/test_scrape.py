@@ -250,15 +250,17 @@ def test_prometheus_with_the_shipped_jobs(
     assert (targets, intervals) == (1, len(jobs))
     with Prometheus(tmp_path / "prometheus", yaml.safe_load(text)) as prometheus:
         prometheus.wait_until_scraped(len(jobs))
-        stored = [one["metric"] for one in prometheus.query('{__name__=~"(vitald|process)_.+"}')]
+        stored = [
+            series["metric"] for series in prometheus.query('{__name__=~"(vitald|process)_.+"}')
+        ]
         sizes = prometheus.query("scrape_samples_scraped")
     assert {series["instance"] for series in stored} == {"127.0.0.1"}
-    assert sorted(one["metric"]["job"] for one in sizes) == jobs
+    assert sorted(size["metric"]["job"] for size in sizes) == jobs
     without_job = [frozenset(series.items() - {("job", series["job"])}) for series in stored]
     assert len(set(without_job)) == len(without_job)
     names = {(series["job"], series["__name__"]) for series in stored}
     assert {("vitald", "vitald_findings"), (jobs[-1], "process_open_fds")} <= names
     assert (jobs[-1], "vitald_finding_opened_timestamp_seconds") in names
     if len(jobs) == 2:
-        (size,) = (int(one["value"][1]) for one in sizes if one["metric"]["job"] == "vitald")
+        (size,) = (int(size["value"][1]) for size in sizes if size["metric"]["job"] == "vitald")
         assert 20 < size <= MAX_SERIES
