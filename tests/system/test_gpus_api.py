@@ -32,6 +32,7 @@ from tests.system.test_cli import on_terminal
 from tests.system.test_cli_waits import pretender, saying
 from tests.system.test_metrics import complaints
 from tests.waiting import WAIT_S, until
+from vitald import config
 from vitald.cli import demo, main
 from vitald.simulator.node import SimulatedNode
 
@@ -776,14 +777,20 @@ def test_demo_ends(tmp_path: Path, how: str) -> None:
 
 
 def test_a_demo_that_stays_says_where_in_a_file_too(tmp_path: Path) -> None:
+    """What Slurm's prolog counted on this machine is not of the demo's node."""
     command = [PYTHON, "-m", "vitald", "demo", "--pause", "0", "--stay"]
     output = tmp_path / "output"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with (
         output.open("wb") as file,
-        subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file) as demo,
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file) as demo,
     ):
         try:
             until(lambda: "/metrics\n" in output.read_text().rpartition("Ask it:")[2], "its port")
+            (path,) = tmp_path.glob("vitald-demo-*/config.toml")
+            settings = config.load(path)
+            for place in (settings.paths.state, settings.paths.runtime, settings.slurm.record):
+                assert place.parent == path.parent
         finally:
             demo.send_signal(signal.SIGINT)
 

@@ -150,9 +150,10 @@ def test_slurms_prolog_does_not_either(
 ) -> None:
     false = answering(STRANGER, {"": {"status": "healthy", "reasons": []}})
     config = tmp_path / "slurm.toml"
-    config.write_text('[slurm]\nunknown = "refuse"\n')
+    config.write_text(f'[slurm]\nunknown = "refuse"\nrecord = "{tmp_path}/record/reason"\n')
     done = false.cli("slurm", "prolog", "--config", str(config))
     assert (done.returncode, f"uid {STRANGER} listens" in done.stderr) == (20, True), done.stderr
+    assert (tmp_path / "record/slurm-unknown-refuse").stat().st_size == 1
 
 
 def test_another_user_may_ask_his_own(answering: Callable[[int, Json], FalseDaemon]) -> None:

@@ -60,6 +60,9 @@ inventory = "30s"
 [host]
 enabled = false
 
+[slurm]
+record = "{folder}/slurm-reason"
+
 [metrics]
 listen = "127.0.0.1:{port}"
 
