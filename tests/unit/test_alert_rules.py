@@ -27,9 +27,13 @@ MAX_TWINS = 20  # of a case; more take promtool long and show nothing else
 Rule = Mapping[str, Any]
 
 
+def read_groups() -> list[Rule]:
+    groups: list[Rule] = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+    return groups
+
+
 def read_rules() -> list[Rule]:
-    groups = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
-    return [rule for group in groups for rule in group["rules"]]
+    return [rule for group in read_groups() for rule in group["rules"]]
 
 
 ALERTS = {rule["alert"]: rule for rule in read_rules() if "alert" in rule}
@@ -175,6 +179,11 @@ def test_what_fires_and_what_does_not(cluster: str, promtool: str, tmp_path: Pat
 
 def test_promtool_accepts_the_rules(promtool: str) -> None:
     assert "SUCCESS" in run(promtool, "check", "rules", RULES)
+
+
+def test_managed_services_accept_the_size_of_each_group() -> None:
+    """Amazon's quota `Rules per rule group`, Mimir's `-ruler.max-rules-per-rule-group`."""
+    assert {group["name"]: n for group in read_groups() if (n := len(group["rules"])) > 20} == {}
 
 
 @pytest.mark.parametrize("alert", ALERTS)
