@@ -3,7 +3,7 @@
 same run.
 
 Without a name all of them run but `soak`, which plays a whole day and takes the better part of an
-hour.
+hour, and `sizing`, which takes twenty minutes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tests.bench import (
     rules,
     scan,
     scrape,
+    sizing,
     soak,
     start,
 )
@@ -55,9 +56,10 @@ BENCHMARKS: dict[str, Callable[[], Json]] = {
     "diagnostics": diagnostics.run,
     "fleet": fleet.run,
     "rules": rules.run,
+    "sizing": sizing.run,
     "soak": soak.run,
 }
-BY_NAME_ONLY = {"soak"}
+BY_NAME_ONLY = {"soak", "sizing"}
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:

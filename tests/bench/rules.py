@@ -1,11 +1,11 @@
 """
 rules: the shipped alerts and recording rules over 1,000 nodes, in a real Prometheus.
 
-Two real daemons with eight simulated GPUs each are scraped once as Prometheus asks, verdict tier: a
-quiet one, and one with a lost GPU; each has a publisher. A server answers these pages for 980 and 20
-targets. Filled in beforehand is what the rules read of the past: what they record of nodes for 28
-days, a sample a minute, and of each node 7 hours of the series that they compare with earlier ones.
-The floor is a group of as many rules that read nothing.
+Two real daemons with eight simulated GPUs each are scraped once as Prometheus asks: a quiet one, and
+one with a lost GPU; each has a publisher. A server answers these pages for 980 and 20 targets of the
+first job of a large fleet. Filled in beforehand is what the rules read of the past: what they record
+of nodes for 28 days, a sample a minute, and of each node 7 hours of the series that they compare
+with earlier ones. The floor is a group of as many rules that read nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 from aiohttp import web
@@ -42,13 +43,17 @@ from tests.waiting import WAIT_S, until
 from vitald.simulator.build import CannotBuild
 from vitald.simulator.node import SimulatedNode
 
-NODES, FAULTY = 1000, 20
+Pages = dict[str, bytes]  # of a node, by their query
+NODES = 1000
+FAULTY_OF = 50  # one in so many
 RUN_S = 180.0
 _RULES = ROOT / "packaging/prometheus/rules.yml"
 _MINUTES = 28 * 1440
 _COMPARED_S = 7 * 3600
 _SCRAPE_S = 15
 _FAR_FUTURE = "4000000000.0"
+_GPU_METRIC = "vitald_gpu_power_watts{"
+_QUERIES = ("", "collect[]=verdict", "exclude[]=verdict")
 _REPORT = "vitald_publish_last_report_timestamp_seconds"
 _COMPARED = {  # with their labels
     _REPORT: "",
@@ -62,25 +67,34 @@ _SCRAPED_AS = {
 
 
 def run() -> Json:
-    with scratch() as folder:
-        try:
-            pages = [_scrape_node(folder / "quiet", 0), _scrape_node(folder / "faulty", 1)]
-        except CannotBuild as error:
-            raise Skipped(str(error)) from None
-        with Helper(_serve, pages) as server:
-            prometheus = Prometheus(folder / "prometheus", _make_config(int(str(server.ask()))))
-            _write_floor(prometheus.folder)
-            now = int(time.time())
-            for lines in (_write_recorded(now), _write_compared(now)):
-                _fill_history(prometheus.folder, lines)
-            with prometheus:
-                until(lambda: prometheus.query(f"count(up == 1) == {NODES}"), "scrapes", 120.0)
-                time.sleep(RUN_S)
-                return {"unit": "ms", "nodes": NODES, **_read_figures(prometheus), "load": load()}
+    with scratch() as folder, Helper(serve_pages, scrape_nodes(folder)) as server:
+        jobs = read_jobs("scrape-large-fleet", 1)
+        config = make_config(int(str(server.ask())), NODES, jobs)
+        config["rule_files"].append("floor.yml")
+        prometheus = Prometheus(folder / "prometheus", config)
+        _write_floor(prometheus.folder)
+        now = int(time.time())
+        for lines in (_write_recorded(now), _write_compared(now)):
+            _fill_history(prometheus.folder, lines)
+        with prometheus:
+            wait_until_scraped(prometheus, NODES)
+            time.sleep(RUN_S)
+            return {"unit": "ms", "nodes": NODES, **read_figures(prometheus), "load": load()}
 
 
-def _scrape_node(folder: Path, lost: int) -> bytes:
-    """The page of a node of which so many GPUs are lost, compressed."""
+def wait_until_scraped(prometheus: Prometheus, targets: int) -> None:
+    until(lambda: prometheus.query(f"count(up == 1) == {targets}"), "scrapes", 400.0)
+
+
+def scrape_nodes(folder: Path) -> list[Pages]:
+    """Of a quiet node, and of one with a lost GPU."""
+    try:
+        return [_scrape_node(folder / str(lost), lost) for lost in range(2)]
+    except CannotBuild as error:
+        raise Skipped(str(error)) from None
+
+
+def _scrape_node(folder: Path, lost: int) -> Pages:
     gpus = as_if_real(SimulatedNode(folder / "gpus", "h100"))
     record = f'[slurm]\nrecord = "{folder}/record"\n'
     with Node(folder / "node", gpus=gpus, extra=record) as node:
@@ -88,35 +102,45 @@ def _scrape_node(folder: Path, lost: int) -> bytes:
             node.write(xid(number, pci=gpus.addresses[number].removesuffix(".0")))
             gpus.lose(number)
         node.wait(lambda status: (status["status"] == "unhealthy") == bool(lost))
+        until(lambda: _GPU_METRIC in node.metrics(), "readings of GPUs")
         time.sleep(SETTLE_S)
         node.request("POST", "/v1/publishers", {"sinks": [WELL]})
-        url = f"http://127.0.0.1:{node.port}/metrics?collect[]=verdict"
-        request = urllib.request.Request(url, headers=_SCRAPED_AS)
-        with urllib.request.urlopen(request, timeout=WAIT_S) as response:
-            page = gzip.decompress(response.read()).decode()
-    # The publisher never falls silent.
+        return {query: _scrape(node.port, query) for query in _QUERIES}
+
+
+def _scrape(port: int, query: str) -> bytes:
+    """A page, compressed. The publisher of its node never falls silent."""
+    url = f"http://127.0.0.1:{port}/metrics?{query}"
+    request = urllib.request.Request(url, headers=_SCRAPED_AS)
+    with urllib.request.urlopen(request, timeout=WAIT_S) as response:
+        page = gzip.decompress(response.read()).decode()
     return gzip.compress(re.sub(rf"(?m)^{_REPORT} .*", f"{_REPORT} {_FAR_FUTURE}", page).encode())
 
 
-def _make_config(port: int) -> Json:
+def read_jobs(name: str, count: int) -> list[Json]:
+    """The first jobs of a shipped file."""
+    text = (ROOT / f"packaging/prometheus/{name}.yml").read_text("utf-8")
+    jobs: list[Json] = yaml.safe_load(text)["scrape_configs"][:count]
+    return jobs
+
+
+def make_config(port: int, nodes: int, jobs: Iterable[Json]) -> Any:
+    targets = [
+        {
+            "targets": [f"127.0.0.1:{port}"],
+            "labels": {
+                "__metrics_path__": f"/{int(number % FAULTY_OF == 0)}",
+                "instance": f"node-{number}",
+                "cluster": "one",
+            },
+        }
+        for number in range(nodes)
+    ]
     return {
-        "global": {"scrape_interval": f"{_SCRAPE_S}s", "evaluation_interval": f"{_SCRAPE_S}s"},
-        "rule_files": [str(_RULES), "floor.yml"],
+        "global": {"evaluation_interval": f"{_SCRAPE_S}s"},
+        "rule_files": [str(_RULES)],
         "scrape_configs": [
-            {
-                "job_name": "vitald",
-                "static_configs": [
-                    {
-                        "targets": [f"127.0.0.1:{port}"],
-                        "labels": {
-                            "__metrics_path__": f"/{int(number < FAULTY)}",
-                            "instance": f"node-{number}",
-                            "cluster": "one",
-                        },
-                    }
-                    for number in range(NODES)
-                ],
-            }
+            {**job, "static_configs": targets, "relabel_configs": []} for job in jobs
         ],
     }
 
@@ -151,7 +175,8 @@ def _write_compared(now: int) -> Iterator[str]:
 
 
 def _write_recorded(now: int) -> Iterator[str]:
-    counts = {"healthy": NODES - FAULTY, "degraded": 0, "unhealthy": FAULTY, "unknown": 0}
+    faulty = NODES // FAULTY_OF
+    counts = {"healthy": NODES - faulty, "degraded": 0, "unhealthy": faulty, "unknown": 0}
     one, gpus = 'cluster="one"', 'cluster="one",component_kind="gpu"'
     families: dict[str, dict[str, int]] = {
         "cluster:vitald_nodes:count": {f'{one},status="{s}"': n for s, n in counts.items()},
@@ -167,7 +192,7 @@ def _write_recorded(now: int) -> Iterator[str]:
                 yield f"{name}{{{labels}}} {value} {now - 60 * minute}"
 
 
-def _read_figures(prometheus: Prometheus) -> Json:
+def read_figures(prometheus: Prometheus) -> Json:
     def read(expression: str) -> float:
         (series,) = prometheus.query(expression)
         return float(series["value"][1])
@@ -194,20 +219,24 @@ def _read_figures(prometheus: Prometheus) -> Json:
                 for alert in prometheus.query('ALERTS{alertstate="firing"}')
             }
         ),
-        "series_a_node": read("max(scrape_samples_scraped)"),
-        "series": read('sum(scrape_samples_scraped{job="vitald"})'),
+        "series_a_node": {
+            series["metric"]["job"]: int(series["value"][1])
+            for series in prometheus.query("max by (job) (scrape_samples_scraped)")
+        },
+        "series": read("sum(scrape_samples_scraped)"),
         "memory": memory_mib(prometheus.pid),
     }
 
 
-def _serve(pipe: Connection, pages: list[bytes]) -> None:
-    """A server of these pages, `/0` and on, until the pipe ends."""
+def serve_pages(pipe: Connection, pages: list[Pages]) -> None:
+    """A server of these pages, `/0` and on, each by its query, until the pipe ends."""
 
     async def answer(request: web.Request) -> web.Response:
         headers = {
             "Content-Type": "application/openmetrics-text; version=1.0.0; charset=utf-8",
             "Content-Encoding": "gzip",
         }
-        return web.Response(body=pages[int(request.match_info["page"])], headers=headers)
+        page = pages[int(request.match_info["node"])]
+        return web.Response(body=page[request.rel_url.query_string], headers=headers)
 
-    serve_http(pipe, "/{page}", answer)
+    serve_http(pipe, "/{node}", answer)
