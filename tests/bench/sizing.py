@@ -30,18 +30,10 @@ RUN_S = 300.0
 
 
 def run() -> Json:
-    with scratch() as folder:
-        pages = scrape_nodes(folder)
-        with Helper(serve_pages, pages) as server:
-            port = int(str(server.ask()))
-            return {
-                "unit": "ms",
-                "page_bytes": [
-                    {query: len(page) for query, page in each.items()} for each in pages
-                ],
-                **{str(nodes): _measure(folder / str(nodes), nodes, port) for nodes in FLEETS},
-                "load": load(),
-            }
+    with scratch() as folder, Helper(serve_pages, scrape_nodes(folder)) as server:
+        port = int(str(server.ask()))
+        fleets = {str(nodes): _measure(folder / str(nodes), nodes, port) for nodes in FLEETS}
+        return {"unit": "ms", **fleets, "load": load()}
 
 
 def _measure(folder: Path, nodes: int, port: int) -> Json:

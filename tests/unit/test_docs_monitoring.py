@@ -53,7 +53,7 @@ def site(tmp_path: Path) -> Path:
 
 
 def run(*command: object) -> str:
-    require(shutil.which(str(command[0])), f"{command[0]} (apt-get install prometheus)")
+    require(shutil.which(str(command[0])), f"{command[0]} (`tests/run` installs it)")
     done = subprocess.run([*map(str, command)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
