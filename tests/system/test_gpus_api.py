@@ -222,15 +222,19 @@ def test_everything_is_shown_on_80_columns(shared: Pair) -> None:
     def list_words(shown: str) -> list[str]:
         return sorted(in_time.sub("", shown.partition("\n      line ")[0]).split())
 
+    def show(verb: str, columns: str) -> str:
+        return on_terminal(node, *verb.split(), COLUMNS=columns, NO_COLOR="1")
+
     assert node.cli("inject", "xid", "79", "--device", address).returncode == 0
     try:
         for verb in ("status", "components", "diag list", "expect", "findings", "why"):
-            narrow, wide = (
-                on_terminal(node, *verb.split(), COLUMNS=columns, NO_COLOR="1")
-                for columns in ("80", "400")
+            # Between the two, something may change.
+            until(
+                lambda verb=verb: list_words(show(verb, "80")) == list_words(show(verb, "400")),
+                f"the same words of {verb}",
             )
+            narrow = show(verb, "80")
             assert max(map(len, narrow.splitlines())) <= 80
-            assert list_words(narrow) == list_words(wide)
             number_shown = f"Xid (PCI:{address[:-2]}): 79," in " ".join(narrow.split())
             assert number_shown == ("Xid" in narrow)
     finally:
@@ -776,8 +780,8 @@ def test_demo_ends(tmp_path: Path, how: str) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_demo_that_stays_says_where_in_a_file_too(tmp_path: Path) -> None:
-    """What Slurm's prolog counted on this machine is not of the demo's node."""
+def test_demo_in_a_file(tmp_path: Path) -> None:
+    """Says where it stays, too. What Slurm's prolog counted on this machine is not of its node."""
     command = [PYTHON, "-m", "vitald", "demo", "--pause", "0", "--stay"]
     output = tmp_path / "output"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -786,7 +790,10 @@ def test_a_demo_that_stays_says_where_in_a_file_too(tmp_path: Path) -> None:
         subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file) as demo,
     ):
         try:
-            until(lambda: "/metrics\n" in output.read_text().rpartition("Ask it:")[2], "its port")
+            until(
+                lambda: "/metrics\n" in output.read_text().rpartition("Ask it:")[2],
+                lambda: f"its port: {output.read_text()[-1000:]}",
+            )
             (path,) = tmp_path.glob("vitald-demo-*/config.toml")
             settings = config.load(path)
             for place in (settings.paths.state, settings.paths.runtime, settings.slurm.record):
