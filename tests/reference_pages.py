@@ -21,9 +21,8 @@ from tests import openapi
 from vitald import config
 from vitald.catalog import PROFILES, load_catalog
 from vitald.cli import VERBS, build_parser
-from vitald.config_changes import TakesEffect, find_effect
+from vitald.config_changes import find_effect
 from vitald.config_file import list_settings
-from vitald.diagnostics_sections import SiteCheckSettings
 from vitald.reasons import FixedReason, find_reason
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -165,10 +164,11 @@ def configuration() -> str:
     """docs/reference/configuration.md."""
     shown = _shown_defaults()
     parts = [_CONFIGURATION]
-    for section, class_ in {**config.SECTIONS, "checks.NAME": SiteCheckSettings}.items():
+    groups = {f"{group.name}.NAME": group.settings for group in config.GROUPS.values()}
+    for section, class_ in {**config.SECTIONS, **groups}.items():
         rows = []
         for key, (_, setting) in list_settings(section, class_).items():
-            effect = TakesEffect.RELOAD if "." in section else find_effect(section, key)
+            effect = find_effect(section.partition(".")[0], key)
             is_set, value = shown[section, key]
             default = f"`{value}`" if is_set else f"none; for example `{value}`"
             rows.append((f"`{key}`", default, setting.help, effect.value))
@@ -183,10 +183,10 @@ def _shown_defaults() -> dict[tuple[str, str], tuple[bool, str]]:
     section = ""
     for line in config.example().splitlines():
         if head := re.fullmatch(r"#?\[(\w+(?:\.\w+)?)\]", line):
-            section = head[1].replace(".scratch", ".NAME")
-        elif key := re.fullmatch(r"(#?)(\w+)(?: =|\.)(.*)", line):
+            section = re.sub(r"\..*", ".NAME", head[1])
+        elif key := re.fullmatch(r"(#*)(\w+)(?: =|\.)(.*)", line):
             value = key[3].strip() if " =" in line.partition(".")[0] else line.lstrip("#")
-            is_set = not key[1] or ("." in section and key[2] != "run")
+            is_set = len(key[1]) == int("." in section) and key[2] not in ("run", "url")
             shown[section, key[2]] = (is_set, value)
     return shown
 

@@ -25,7 +25,9 @@ from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.config_file import (
     ConfigError,
     FileReport,
+    SectionGroup,
     list_settings,
+    read_group,
     read_section,
 )
 from vitald.config_sections import (
@@ -47,6 +49,7 @@ from vitald.diagnostics_sections import (
     Nccom,
     SiteCheckSettings,
 )
+from vitald.notify_section import NOTIFY, NotifySettings, check_notify
 from vitald.paths import Paths
 from vitald.publish_sections import KubernetesSettings, PublishSettings, check_kubernetes
 from vitald.settings import (
@@ -57,8 +60,6 @@ from vitald.settings import (
 
 _LEAST_RUN_S = 60.0
 _HASH_BYTES = 6  # what a metric's 64-bit float holds exactly
-SITE_CHECKS = "checks"  # a table of sections, one for each check
-_CHECK_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,7 @@ class Config:
     nccom: Nccom = field(default_factory=Nccom)
     nccl: Nccl = field(default_factory=Nccl)
     checks: Mapping[str, SiteCheckSettings] = field(default_factory=dict)  # by name
+    notify: Mapping[str, NotifySettings] = field(default_factory=dict)  # by name
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     recovery: Recovery = field(default_factory=Recovery)
     publish: PublishSettings = field(default_factory=PublishSettings)
@@ -105,7 +107,7 @@ class Config:
 
     def replace_section(self, name: str, settings: object) -> Config:
         """The same configuration with other settings of one section."""
-        sections = {section: self.get_section(section) for section in (*SECTIONS, SITE_CHECKS)}
+        sections = {section: self.get_section(section) for section in (*SECTIONS, *GROUPS)}
         return _build_config({**sections, name: settings}, self.notes)
 
 
@@ -130,6 +132,15 @@ SECTIONS: dict[str, type] = {
     "ledger": LedgerSettings,
     "log": Log,
 }
+SITE_CHECKS = SectionGroup(
+    name="checks",
+    settings=SiteCheckSettings,
+    pattern=re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII),
+    expected="a name of lower-case letters, digits and _, and no section's name",
+    example="scratch",
+    reserved=frozenset(SECTIONS),
+)
+GROUPS = {group.name: group for group in (SITE_CHECKS, NOTIFY)}
 # Collectors' sections with a period of their own, and those that can be switched off
 POLLED = tuple(
     name
@@ -181,10 +192,12 @@ def example() -> str:
     ]
     for section, class_ in SECTIONS.items():
         lines += _describe_section(section, class_, f"[{section}]")
-    lines += (
-        line if line.startswith("#") or not line else f"#{line}"
-        for line in _describe_section(f"{SITE_CHECKS}.NAME", SiteCheckSettings, "[checks.scratch]")
-    )
+    for group in GROUPS.values():
+        header = f"[{group.name}.{group.example}]"
+        lines += (
+            line if line.startswith("# ") or not line else f"#{line}"
+            for line in _describe_section(f"{group.name}.NAME", group.settings, header)
+        )
     return "\n".join(lines)
 
 
@@ -248,6 +261,13 @@ _EXAMPLES = {
     ("kubernetes", "client_key"): '#client_key = "/var/lib/kubelet/pki/kubelet-client-current.pem"',
     ("checks.NAME", "run"): 'run = ["/usr/bin/mountpoint", "-q", "/scratch"]',
     ("checks.NAME", "exit_codes"): 'exit_codes = "nhc"',
+    ("notify.NAME", "url"): 'url = "https://hooks.example.com/vitald"',
+    ("notify.NAME", "url_file"): '#url_file = "/etc/vitald/slack.url"',
+    ("notify.NAME", "headers_file"): '#headers_file = "/etc/vitald/hook.headers"',
+    ("notify.NAME", "secret_file"): '#secret_file = "/etc/vitald/hook.key"',
+    ("notify.NAME", "routing_key_file"): '#routing_key_file = "/etc/vitald/pagerduty.key"',
+    ("notify.NAME", "command"): '#command = ["/usr/local/libexec/vitald-notify/sns", "eu-west-1"]',
+    ("notify.NAME", "ca"): '#ca = "/etc/vitald/hook-ca.crt"',
     ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
     ("socket", "group"): '#group = "slurm"',
     ("catalog", "overrides"): '#overrides."xid/63".action = "reboot_node"',
@@ -276,10 +296,10 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     for section, table in upgraded.items():
         if section in SECTIONS:
             sections[section] = read_section(section, SECTIONS[section], table, report)
-        elif section == SITE_CHECKS:
-            sections[section] = _read_site_checks(table, report)
+        elif section in GROUPS:
+            sections[section] = read_group(GROUPS[section], table, report)
         elif isinstance(table, dict):
-            suggestion = tomlfile.suggest_word(section, (*SECTIONS, SITE_CHECKS))
+            suggestion = tomlfile.suggest_word(section, (*SECTIONS, *GROUPS))
             report.add_error(section, "", f"unknown section{suggestion}")
         else:
             text = f"{section}: stands in no section{_suggest_sections(section)}"
@@ -302,25 +322,14 @@ def hash_settings(tables: tomlfile.Table) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:_HASH_BYTES], "big")
 
 
-def _read_site_checks(table: object, report: FileReport) -> dict[str, SiteCheckSettings]:
-    """The site's checks by name. What is wrong with a check of its own is reported here, too."""
-    if not isinstance(table, dict) or not all(isinstance(item, dict) for item in table.values()):
-        report.add_error(SITE_CHECKS, "", "expected tables such as [checks.scratch]")
-        return {}
-    checks = {}
-    for name, keys in table.items():
-        section = f"{SITE_CHECKS}.{name}"
-        if not _CHECK_NAME.fullmatch(name) or name in SECTIONS:
-            expected = "a name of lower-case letters, digits and _, and no section's name"
-            report.add_error_at((SITE_CHECKS, name), f"[{section}]: expected {expected}")
-            continue
-        check = read_section(section, SiteCheckSettings, keys, report)
-        if "run" not in keys:
-            report.add_error(section, "", 'run is missing: run = ["/path/of/program"]')
+def _check_site_checks(
+    checks: Mapping[str, SiteCheckSettings], wrong: Callable[[str, str, str], None]
+) -> None:
+    for name, check in checks.items():
+        if not check.run:
+            wrong(f"{SITE_CHECKS.name}.{name}", "", 'run is missing: run = ["/path/of/program"]')
         if 0.0 < check.every_s < _LEAST_RUN_S:
-            report.add_error(section, "every", f"at least {_LEAST_RUN_S:g} s, or off")
-        checks[name] = check
-    return checks
+            wrong(f"{SITE_CHECKS.name}.{name}", "every", f"at least {_LEAST_RUN_S:g} s, or off")
 
 
 def _build_config(sections: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Config:
@@ -398,6 +407,8 @@ def _check_together(config: Config, wrong: Callable[[str, str, str], None]) -> N
         for key in ("every", "deadline"):
             if getattr(config.get_section(name), f"{key}_s") < MIN_PERIOD_S:
                 wrong(name, key, f"at least {MIN_PERIOD_S:g} s")
+    _check_site_checks(config.checks, wrong)
+    check_notify(config.notify, wrong)
     check_kubernetes(config.kubernetes, config.recovery.mode, partial(wrong, "kubernetes"))
     if len(os.fsencode(config.socket_path)) > 107:
         wrong(

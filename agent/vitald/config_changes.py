@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
-from vitald.config import SECTIONS, SITE_CHECKS, Config, settings_of
+from vitald.config import GROUPS, SECTIONS, Config, settings_of
 
 
 class TakesEffect(Enum):
@@ -22,6 +22,7 @@ _READ_BY_OTHERS = {
     "slurm": TakesEffect.AT_ONCE,
     "publish": TakesEffect.PUBLISHER,
     "kubernetes": TakesEffect.PUBLISHER,
+    "notify": TakesEffect.PUBLISHER,
 }
 _DAEMONS_OWN = {("publish", "user")}
 
@@ -30,6 +31,8 @@ def find_effect(section: str, key: str) -> TakesEffect:
     """When a changed key takes effect."""
     if section in _READ_BY_OTHERS and (section, key) not in _DAEMONS_OWN:
         return _READ_BY_OTHERS[section]
+    if section in GROUPS:
+        return TakesEffect.RELOAD
     return TakesEffect.RELOAD if settings_of(section)[key][1].reload else TakesEffect.RESTART
 
 
@@ -43,7 +46,8 @@ def merge_reloaded(old: Config, new: Config) -> Config:
             if find_effect(section, key) is not TakesEffect.RESTART
         }
         merged = merged.replace_section(section, replace(old.get_section(section), **values))
-    merged = merged.replace_section(SITE_CHECKS, new.checks)
+    for group in GROUPS:
+        merged = merged.replace_section(group, new.get_section(group))
     return replace(merged, settings_hash=new.settings_hash)
 
 
@@ -55,9 +59,11 @@ def compare_configs(old: Config, new: Config) -> dict[TakesEffect, list[str]]:
             before = getattr(old.get_section(section), attribute)
             if before != getattr(new.get_section(section), attribute):
                 changes[find_effect(section, key)].append(f"[{section}] {key}")
-    changes[TakesEffect.RELOAD] += [
-        f"[{SITE_CHECKS}.{name}]"
-        for name in sorted(old.checks.keys() | new.checks.keys())
-        if old.checks.get(name) != new.checks.get(name)
-    ]
+    for group in GROUPS:
+        before, after = old.get_section(group), new.get_section(group)
+        changes[find_effect(group, "")] += [
+            f"[{group}.{name}]"
+            for name in sorted(before.keys() | after.keys())
+            if before.get(name) != after.get(name)
+        ]
     return changes

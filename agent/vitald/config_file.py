@@ -7,8 +7,9 @@ The whole file is `config`; a program that needs few sections reads these with t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -84,12 +85,28 @@ def list_settings(section: str, class_: type[Any]) -> dict[str, tuple[str, Setti
     return {names[f.name]: (f.name, f.metadata["setting"]) for f in fields(class_)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionGroup:
+    """A table of sections of one kind, each with a name of its own: `[checks.scratch]`.
+    `expected`: what `pattern` matches, in words; `reserved`: names that none may have.
+    """
+
+    name: str
+    settings: type[Any]
+    pattern: re.Pattern[str]
+    expected: str
+    example: str  # a name
+    reserved: frozenset[str] = frozenset()
+
+
 def read_sections(
     path: Path,
     classes: Mapping[str, type[Any]],
+    group: SectionGroup,
     check: Callable[[dict[str, Any], Callable[[str, str, str], None]], None],
 ) -> dict[str, Any]:
-    """The settings of these sections of a file, by their names; other sections are not looked at.
+    """The settings of these sections of a file and of one group, by their names; other sections are
+    not read.
     `check` reports, as (section, key, problem), what is wrong only in combination. Raises
     ConfigError with every mistake.
     """
@@ -98,10 +115,11 @@ def read_sections(
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     report = FileReport(str(path), text)
-    sections = {
+    sections: dict[str, Any] = {
         name: read_section(name, class_, tables.get(name, {}), report)
         for name, class_ in classes.items()
     }
+    sections[group.name] = read_group(group, tables.get(group.name, {}), report)
     check(sections, report.add_error)
     if report.errors:
         raise ConfigError(report.errors)
@@ -125,3 +143,23 @@ def read_section(section: str, class_: type[Any], table: object, report: FileRep
         except ValueError as error:
             report.add_error(section, key, str(error))
     return class_(**values)
+
+
+def read_group(group: SectionGroup, table: object, report: FileReport) -> dict[str, Any]:
+    """The settings of each section of a group, by its name. `report` gets what is wrong; a section
+    with a mistake is left out, so that nothing else is said of it.
+    """
+    if not isinstance(table, dict) or not all(isinstance(item, dict) for item in table.values()):
+        report.add_error(group.name, "", f"expected tables such as [{group.name}.{group.example}]")
+        return {}
+    settings = {}
+    for name, keys in table.items():
+        section = f"{group.name}.{name}"
+        if not group.pattern.fullmatch(name) or name in group.reserved:
+            report.add_error_at((group.name, name), f"[{section}]: expected {group.expected}")
+            continue
+        former = len(report.errors)
+        read = read_section(section, group.settings, keys, report)
+        if len(report.errors) == former:
+            settings[name] = read
+    return settings

@@ -16,6 +16,14 @@ def replace_unprintable(text: str, replacement: str = "?") -> str:
     return "".join(char if char.isprintable() else replacement for char in text)
 
 
+def limit_bytes(text: str, limit: int) -> str:
+    """Printable, and at most `limit` bytes of UTF-8; `...` at the end of what is cut off."""
+    encoded = replace_unprintable(text).encode(errors="replace")
+    if len(encoded) <= limit:
+        return encoded.decode()
+    return encoded[: limit - 3].decode(errors="ignore") + "..."
+
+
 def escape_unprintable(text: str, keep: str = "") -> str:
     """The text with `\\x1b` for each character that is not printable, but for those in `keep`."""
     if text.isprintable():

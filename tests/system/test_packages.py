@@ -155,6 +155,7 @@ def test_everything_that_a_node_needs_is_there(packages: Packages) -> None:
         "/usr/share/vitald/grafana/node.json",
         "/usr/share/vitald/grafana/provisioning/dashboards/vitald.yaml",
         "/usr/share/vitald/otel/collector.yaml",
+        "/usr/share/vitald/notify/eventbridge",
         "/usr/share/man/man1/vitald.1.gz",
         "/usr/share/bash-completion/completions/vitald",
         "/usr/share/doc/vitald/README.md",

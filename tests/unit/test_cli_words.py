@@ -148,6 +148,9 @@ WRONG = [
     (("publish", "--kubeconfig", "f"), "--kubeconfig is for"),
     (("publish", "--pods", "a=b"), "--pods is for: vitald publish sweep"),
     (("publish", "sweep", "--retire"), "vitald publish kubernetes --retire"),
+    (("notify",), "WHAT"),
+    (("notify", "test", "--config", "/dev/null"), "NAME"),
+    (("notify", "show", "x", "--config", "/dev/null"), "no receiver 'x'"),
     (("check", "--asks", "coffee", *NOBODY), "argument --asks"),
     *(
         (("check", "--asks", "reboot", *more, *NOBODY), "--asks goes with none of --for, --strict")

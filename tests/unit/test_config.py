@@ -15,6 +15,7 @@ from vitald import config as configs
 from vitald import tomlfile
 from vitald.catalog_section import CatalogSettings
 from vitald.config import (
+    GROUPS,
     MOVED,
     POLLED,
     SECTIONS,
@@ -34,6 +35,7 @@ from vitald.config_sections import (
     SlurmSettings,
 )
 from vitald.diagnostics_sections import SiteCheckSettings
+from vitald.notify_section import NotifySettings
 from vitald.publish_sections import PublishSettings
 
 EXAMPLE = ROOT / "config.example.toml"
@@ -587,6 +589,8 @@ def test_what_the_example_comments_out_is_right_too() -> None:
     assert config.socket.group == "slurm"
     run = ("/usr/bin/mountpoint", "-q", "/scratch")
     assert config.checks == {"scratch": SiteCheckSettings(run=run)}
+    url = ("https://hooks.example.com/vitald",)
+    assert config.notify == {"oncall": NotifySettings(url=url)}
 
 
 def test_a_service_uses_the_folders_that_systemd_made_for_it(
@@ -621,6 +625,7 @@ def test_no_key_that_was_valid_once_stops_the_daemon() -> None:
     """`configuration_keys.txt` has every key that ever was: add new ones, remove none."""
     ever = set((ROOT / "tests/data/configuration_keys.txt").read_text().split())
     now = {f"{section}.{key}" for section in SECTIONS for key in settings_of(section)}
-    now |= {f"checks.{key}" for key in list_settings("checks.NAME", SiteCheckSettings)}
+    for group in GROUPS.values():
+        now |= {f"{group.name}.{key}" for key in list_settings(group.name, group.settings)}
     accepted = now | {f"{section}.{key}" for section, key in MOVED}
     assert (ever - accepted, accepted - ever) == (set(), set())

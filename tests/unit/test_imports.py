@@ -117,7 +117,7 @@ LAYERS = (
         "diagnostics_sections",
         "publish_sections",
     ),
-    *("catalog_section", "config_file", "config", "config_changes"),
+    *("catalog_section", "config_file", "notify_section", "config", "config_changes"),
     *("ledger", "core", "config_reload"),
     *("diagnostics", "recovery"),
     *("server", "metrics", "publish"),
@@ -259,6 +259,7 @@ ASKING = {
     "scan": ["scan", "/dev/null"],
     "config": ["config", "check", "/dev/null"],
     "report": ["report", "--socket", "/nonexistent", "--output", "/dev/null"],
+    "notify": ["notify", "show", "--config", "/dev/null"],
     "inject": ["inject", "xid/79", "--socket", "/nonexistent"],
     "version": ["version"],
 }

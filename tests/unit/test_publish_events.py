@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitald.model import Action, Status
+from vitald.publish.http import read_retry_after
 from vitald.publish.kubernetes.client import (
     ApiRefused,
     ApiUnreachable,
     KubernetesClient,
-    read_retry_after,
 )
 from vitald.publish.kubernetes.events import EventRunner, build_event, is_announced
 from vitald.publish.kubernetes.node_object import NodeObject, NodeTaint
@@ -46,6 +46,7 @@ from vitald.publish.transitions import (
 from vitald.publish_sections import KubernetesSettings
 from vitald.server import examples
 
+EVENTS = "kubernetes-events"
 NODE = NodeObject(name="node1", uid="u", resource_version="1")
 STATE = NodeSummary(
     status=Status.HEALTHY,
@@ -70,6 +71,7 @@ def make_change(number: int, **values: Any) -> FindingChange:
         kind=ChangeKind.OPENED,
         finding=number,
         component="gpu/0000:65:00.0",
+        device="",
         code="xid/79",
         reason="Xid79",
         title="GPU has fallen off the bus",
@@ -192,9 +194,9 @@ def test_one_event_stands_for_too_many_and_comes_once(begun: Path) -> None:
 
 
 async def write_combined(store: StateStore, combined: int) -> None:
-    cursor = store.read_cursor(EventRunner.name)
+    cursor = store.read_cursor(EVENTS)
     assert cursor is not None and cursor.position == 20
-    await store.write_cursor(EventRunner.name, replace(cursor, combined=combined))
+    await store.write_cursor(EVENTS, replace(cursor, combined=combined))
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
@@ -266,10 +268,11 @@ def test_an_answer_that_is_no_page_is_refused(document: object) -> None:
 def test_an_event_names_the_board(device: object, text: str) -> None:
     change = {**examples.TRANSITIONS["transitions"][0], "device": device}
     page = parse_page({**examples.TRANSITIONS, "transitions": [change]})
-    assert page.changes[0].component == f"gpu/0000:65:00.0{text}"
+    note = build_event(page.changes[0], NODE, "vitald.io")["note"]
+    assert str(note).startswith(f"gpu/0000:65:00.0{text}: ")
     del change["device"]  # as an older daemon answers
     page = parse_page({**examples.TRANSITIONS, "transitions": [change]})
-    assert page.changes[0].component == "gpu/0000:65:00.0"
+    assert page.changes[0].device == ""
 
 
 # --- the taint

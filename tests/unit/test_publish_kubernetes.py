@@ -19,7 +19,6 @@ from vitald.publish.kubernetes.desired import (
     combine,
     format_findings,
     format_message,
-    limit_text,
 )
 from vitald.publish.kubernetes.node_object import (
     NameKind,
@@ -30,6 +29,7 @@ from vitald.publish.kubernetes.node_object import (
 )
 from vitald.publish.kubernetes.reconcile import LastTransition, build_patch, decide_transition
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
+from vitald.text import limit_bytes
 
 NOW = 1_760_000_000.0
 HEALTHY = NodeSummary(
@@ -235,7 +235,7 @@ def test_a_message_fits(lines: list[str]) -> None:
 
 @given(st.text(), st.integers(8, 200))
 def test_limited_text_fits(text: str, limit: int) -> None:
-    assert len(limit_text(text, limit).encode()) <= limit
+    assert len(limit_bytes(text, limit).encode()) <= limit
 
 
 @given(st.lists(st.text(max_size=300), max_size=200))

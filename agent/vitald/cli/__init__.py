@@ -96,7 +96,13 @@ VERBS = {
     "config": Verb("config", "check a configuration file, or have it read again", _SERVE),
     "run": Verb("run", "run the daemon in the foreground", _SERVE),
     "publish": Verb(
-        "publish", "write the node's state to Kubernetes and to files, in the foreground", _SERVE
+        "publish",
+        "write the node's state to Kubernetes, to files and to receivers of notifications, in the"
+        " foreground",
+        _SERVE,
+    ),
+    "notify": Verb(
+        "notify", "receivers of notifications: what they would be sent, and a test", _SERVE
     ),
     "version": Verb("version", "print the version", _SERVE),
 }

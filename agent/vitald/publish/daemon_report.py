@@ -9,10 +9,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import aiohttp
 import structlog
 
-from vitald.publish.http import read_limited
+from vitald.publish.daemon_request import AnswerUnusable, DaemonAway, request_daemon
 from vitald.publish.sink import SinkHealth
 from vitald.text import replace_unprintable
 from vitald.timestamps import format_rfc3339
@@ -22,9 +21,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 INTERVAL_S = 15.0  # the daemon drops a report after four of them
 _CHECK_S = 1.0
 _ANSWER_S, _LEAVE_S = 5.0, 0.5
-_MAX_BYTES = 64 * 1024
 _MAX_ERROR = 300  # characters; the daemon takes one line of that length
-_URL = "http://vitald/v1/publishers"
+_PATH = "/v1/publishers"
 
 
 class DaemonReport:
@@ -57,20 +55,15 @@ class DaemonReport:
     async def _send(self, healths: Sequence[SinkHealth], answer_s: float = _ANSWER_S) -> None:
         """A daemon that does not answer is the feed's matter; one that refuses is logged once."""
         body = {"sinks": [_describe_health(health) for health in healths]}
-        timeout = aiohttp.ClientTimeout(total=answer_s)
+        refused = ""
         try:
-            async with (
-                aiohttp.ClientSession(
-                    connector=aiohttp.UnixConnector(str(self._socket)), timeout=timeout
-                ) as session,
-                session.post(_URL, json=body) as answer,
-            ):
-                content = await read_limited(answer, _MAX_BYTES)
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+            await request_daemon(self._socket, _PATH, body=body, answer_s=answer_s)
+        except DaemonAway:
             return
-        refused = "" if answer.status == 200 else content[:300].decode(errors="replace")
+        except AnswerUnusable as error:
+            refused = str(error)
         if refused != self._refused and refused:
-            log.warning("report_refused", status=answer.status, answer=refused)
+            log.warning("report_refused", answer=refused)
         self._refused = refused
 
 

@@ -7,19 +7,15 @@ before a restart of this process is.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
-from vitald.publish.http import parse_json, read_limited
+from vitald.publish.daemon_request import AnswerUnusable, DaemonAway, request_daemon
 
 REASON = "driver upgrade by the NVIDIA GPU Operator"
 _ANSWER_S = 15.0  # the daemon waits up to 10 s for a worker that hangs in the driver
-_MAX_BYTES = 8 * 1024 * 1024
 _CONFLICT = 409  # no GPU on PCI, or NVML is not used
 _NVML = "nvml"
 
@@ -51,7 +47,7 @@ class GpuReleases:
 
     async def read_state(self) -> DaemonReleases:
         """Raises ReleaseFailed."""
-        status = await self._request("GET", "/v1/status")
+        status = await self._request("/v1/status")
         try:
             sources = {source["name"]: source["state"] for source in status["sources"]}
             return DaemonReleases(str(status["startedAt"]), sources.get(_NVML) == "released")
@@ -63,7 +59,7 @@ class GpuReleases:
         ReleaseFailed.
         """
         try:
-            await self._request("POST", "/v1/release", {"reason": REASON, "seconds": seconds})
+            await self._request("/v1/release", {"reason": REASON, "seconds": seconds})
         except _Refused as refused:
             if refused.status == _CONFLICT:
                 return False
@@ -73,35 +69,23 @@ class GpuReleases:
     async def end_release(self) -> None:
         """Take the GPUs back, unless somebody else has them released. Raises ReleaseFailed."""
         try:
-            await self._request("POST", "/v1/release/end", {"reason": REASON})
+            await self._request("/v1/release/end", {"reason": REASON})
         except _Refused as refused:
             if refused.status != _CONFLICT:
                 raise
 
     async def _request(
-        self, method: str, path: str, body: Mapping[str, object] | None = None
-    ) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+        self, path: str, body: Mapping[str, object] | None = None
+    ) -> Mapping[str, Any]:
         try:
-            async with (
-                aiohttp.ClientSession(
-                    connector=aiohttp.UnixConnector(str(self._socket)), timeout=timeout
-                ) as session,
-                session.request(method, f"http://vitald{path}", json=body) as answer,
-            ):
-                document = parse_json(await read_limited(answer, _MAX_BYTES))
-        except asyncio.TimeoutError:
-            raise ReleaseFailed(f"{path}: no answer within {_ANSWER_S:g} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ReleaseFailed(f"{path}: {error}") from error
-        if not isinstance(document, dict):
-            raise ReleaseFailed(f"{path}: the answer is no table")
-        if answer.status != 200:
-            raise _Refused(path, answer.status, str(document.get("error", ""))[:300])
-        return document
+            return await request_daemon(self._socket, path, body=body, answer_s=_ANSWER_S)
+        except DaemonAway as error:
+            raise ReleaseFailed(str(error)) from error
+        except AnswerUnusable as error:
+            raise _Refused(str(error), error.status) from error
 
 
 class _Refused(ReleaseFailed):
-    def __init__(self, path: str, status: int, error: str) -> None:
-        super().__init__(f"{path}: {error} (HTTP {status})", is_final=400 <= status < 500)
+    def __init__(self, detail: str, status: int) -> None:
+        super().__init__(detail, is_final=400 <= status < 500)
         self.status = status

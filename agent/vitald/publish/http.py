@@ -1,12 +1,20 @@
-"""Bodies of HTTP answers, with limits: neither the daemon nor a server may fill our memory."""
+"""
+What the clients of HTTP servers share: bodies of answers with limits, for neither the daemon nor a
+server may fill our memory; `Retry-After`; TLS.
+"""
 
 from __future__ import annotations
 
 import json
+import ssl
+from email.utils import parsedate_to_datetime
+from pathlib import Path
 
 import aiohttp
 
 from vitald.checking import is_deep
+
+_MAX_RETRY_AFTER_S = 600.0
 
 # The largest real document is a Node object: `managedFields` has some ten tables for each field
 # that a manager wrote, nested nine deep.
@@ -34,3 +42,32 @@ def parse_json(content: bytes) -> object:
     if is_deep(document, _MAX_DEPTH):
         raise ValueError(f"JSON nested deeper than {_MAX_DEPTH}")
     return document
+
+
+def read_retry_after(text: str, now: float) -> float | None:
+    """Seconds from `now` (since the epoch), ten minutes at most; None if it says neither seconds
+    nor a date.
+
+    Source: RFC 9110, section 10.2.3.
+    """
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), _MAX_RETRY_AFTER_S)
+    try:
+        wait = parsedate_to_datetime(text).timestamp() - now
+        return min(max(wait, 0.0), _MAX_RETRY_AFTER_S)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def build_tls_context(ca_file: Path | None) -> ssl.SSLContext:
+    """For a client: TLS 1.2 or later; `ca_file` in place of the system's certificate authorities.
+    Raises OSError, of which ssl.SSLError is one.
+    """
+    context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if ca_file is not None:
+        # From Python 3.13 on, the default refuses certificate authorities without key
+        # identifiers, such as those of EKS clusters made with Kubernetes 1.16. Chain, host name
+        # and dates are checked all the same. Source: kubernetes-client/python#2394.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context

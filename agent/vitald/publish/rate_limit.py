@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 _ROUNDING_S = 1e-6  # a shorter wait may be shorter than any clock shows
@@ -23,6 +24,11 @@ class RateLimit:
         """Seconds until it may be done once, with so many more left of the burst; 0 for now."""
         wait = self.full_at - now - (self.burst - 1 - reserve) * self._period_s
         return wait if wait > _ROUNDING_S else 0.0
+
+    def count_available(self, now: float) -> int:
+        """How often it may be done at once."""
+        spent = (self.full_at - now - _ROUNDING_S) / self._period_s
+        return self.burst - max(0, math.ceil(spent))
 
     def count(self, now: float) -> None:
         """It is done once."""

@@ -18,6 +18,8 @@ class Retry:
     refuse for a moment.
     """
 
+    unreachable: Backoff = _UNREACHABLE
+    refused: Backoff = _REFUSED
     failures: int = field(default=0, init=False)
     _was_unreachable: bool = field(default=False, init=False)
 
@@ -27,7 +29,7 @@ class Retry:
         """
         if is_unreachable != self._was_unreachable:
             self.failures, self._was_unreachable = 0, is_unreachable
-        backoff = _UNREACHABLE if is_unreachable else _REFUSED
+        backoff = self.unreachable if is_unreachable else self.refused
         delay = backoff.delay_s(self.failures) * random.uniform(_LEAST_JITTER, 1.0)  # noqa: S311
         self.failures += 1
         if retry_after_s is None:

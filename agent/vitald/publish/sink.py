@@ -27,7 +27,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 WORSE_S, BETTER_S = 0.5, 5.0
 _WRITES_PER_MINUTE, _BURST = 12, 8  # in any minute; at once
 _RESERVED = 4  # of the burst, for worse news
-_SEVERITY = {Status.HEALTHY: 0, Status.DEGRADED: 1, Status.UNKNOWN: 2, Status.UNHEALTHY: 3}
+SEVERITY = {Status.HEALTHY: 0, Status.DEGRADED: 1, Status.UNKNOWN: 2, Status.UNHEALTHY: 3}
 
 
 class SinkFailed(Exception):
@@ -150,10 +150,10 @@ def rank_state(state: PublishedState) -> tuple[bool, int, int, bool, bool]:
     that are due.
     """
     if isinstance(state, DaemonSilent):
-        return True, _SEVERITY[Status.UNKNOWN], Action.NONE.rank, False, False
+        return True, SEVERITY[Status.UNKNOWN], Action.NONE.rank, False, False
     return (
         state.status is Status.UNKNOWN,
-        _SEVERITY[state.status],
+        SEVERITY[state.status],
         state.action.rank,
         bool(state.reboot_reason),
         bool(state.replacement_reason),

@@ -45,9 +45,15 @@ async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterato
 
             sinks.append(TextfileSink(config.publish.textfile))
         runners += [SinkRunner(sink, store) for sink in sinks]
+        if config.notify:
+            from vitald.publish.notify.build import build_runners
+
+            runners += build_runners(config, store)
+        await store.keep_receivers([runner.health.name for runner in runners])
         if not runners:
             raise NoSink(
-                "nothing to publish to: set [kubernetes] enabled, [publish] nfd or textfile"
+                "nothing to publish to: set [kubernetes] enabled, [publish] nfd or textfile, or"
+                " name a receiver, [notify.NAME]"
             )
         yield runners
 

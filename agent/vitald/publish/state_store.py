@@ -1,7 +1,7 @@
 """
 What the publisher remembers over a restart: since when each condition has its status, which taints
-it has set, how far events have been sent, and since when the GPUs are released. A small SQLite file
-of its own, because it cannot write the ledger.
+it has set, how far events have been sent, what receivers of notifications know, and since when the
+GPUs are released. A small SQLite file of its own, because it cannot write the ledger.
 
 Everything is in memory, and each change is stored before anything is written elsewhere, by a thread
 of its own, since a slow disk must not stop the event loop. Publishing goes on where the file cannot
@@ -44,6 +44,8 @@ CREATE TABLE moments (name TEXT PRIMARY KEY, at REAL NOT NULL);
 PRAGMA user_version = {_VERSION};
 COMMIT;
 """
+# Apart from the rest: files of that version may lack it.
+_RECEIVERS = "CREATE TABLE IF NOT EXISTS receivers (name TEXT PRIMARY KEY, progress TEXT NOT NULL)"
 
 
 class StateInUse(Exception):
@@ -91,6 +93,7 @@ class StateStore:
         self._taints: frozenset[str] = frozenset()
         self._cursors: dict[str, Cursor] = {}
         self._moments: dict[str, float] = {}
+        self._receivers: dict[str, str] = {}
         self._is_failing = False
         self._thread = WorkerThread("publish-state")
         self._database = self._open(may_create=may_create)
@@ -138,6 +141,21 @@ class StateStore:
     async def write_moment(self, name: str, at: float) -> None:
         self._moments[name] = at
         await self._replace_rows("moments", list(self._moments.items()), 2)
+
+    def read_progress(self, receiver: str) -> str:
+        """What was stored of this receiver of notifications, "" if nothing was."""
+        return self._receivers.get(receiver, "")
+
+    async def write_progress(self, receiver: str, progress: str) -> None:
+        self._receivers[receiver] = progress
+        await self._replace_rows("receivers", list(self._receivers.items()), 2)
+
+    async def keep_receivers(self, names: Collection[str]) -> None:
+        """Forget all others."""
+        kept = {name: text for name, text in self._receivers.items() if name in names}
+        if kept != self._receivers:
+            self._receivers = kept
+            await self._replace_rows("receivers", list(kept.items()), 2)
 
     def close(self) -> None:
         """Without waiting: all that was stored is on disk, and the disk may hang."""
@@ -206,6 +224,7 @@ class StateStore:
                 database.executescript(_SCHEMA)
             elif version != _VERSION:
                 raise sqlite3.DatabaseError(f"version {version}, this program knows {_VERSION}")
+            database.execute(_RECEIVERS)
             (problem,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if problem != "ok":
                 raise sqlite3.DatabaseError(problem)
@@ -230,6 +249,10 @@ class StateStore:
             transitions.setdefault(str(node), {})[str(type_)] = _read_columns(*columns)
         self._moments = {
             str(name): float(at) for name, at in database.execute("SELECT name, at FROM moments")
+        }
+        self._receivers = {
+            str(name): str(text)
+            for name, text in database.execute("SELECT name, progress FROM receivers")
         }
         self._taints = frozenset(str(key) for (key,) in database.execute("SELECT key FROM taints"))
         self._cursors = {

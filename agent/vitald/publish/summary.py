@@ -71,6 +71,8 @@ class NodeSummary:
     is_complete: bool  # everything that is watched could be read
     accelerators: tuple[str, ...]  # kinds of accelerators on PCI: gpu, neuron
     boot_id: str
+    reboot_required: bool = False  # confirmed or not, perhaps after the running job only
+    replacement_required: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,11 @@ def parse_summary(document: object) -> NodeSummary:
             action=Action(answer["action"]),
             reason=read_reason(answer["reason"]),
             lines=tuple(read_texts(read_list(answer["reasons"], 0, _MAX_LISTED))),
+            # Older daemons say only what is due.
+            reboot_required=read_flag(answer.get("rebootRequired", bool(answer["rebootDue"]))),
+            replacement_required=read_flag(
+                answer.get("replacementRequired", bool(answer["replacementDue"]))
+            ),
             reboot_reason=read_reason(answer["rebootDue"] or ""),
             replacement_reason=read_reason(answer["replacementDue"] or ""),
             changed_at=read_time(answer["changedAt"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,19 +9,15 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import aiohttp
-
 from vitald.checking import read_flag, read_list, read_whole
 from vitald.model import Action
-from vitald.publish.http import parse_json, read_limited
+from vitald.publish.daemon_request import AnswerUnusable, request_daemon
 from vitald.publish.summary import explain_error, read_reason, read_short, read_time
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_URL = "http://vitald/v1/transitions"
-_ANSWER_S = 10.0
-_MAX_BYTES = 4 * 1024 * 1024
+_PATH = "/v1/transitions"
 _PAGE = 500
 
 
@@ -36,8 +31,8 @@ class ChangeKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingChange:
-    """One transition of a finding. `at`: seconds since the epoch. `component`: with the names of
-    its device.
+    """One transition of a finding. `at`: seconds since the epoch. `device`: its names, "" where
+    there are none.
     """
 
     id: int
@@ -45,6 +40,7 @@ class FindingChange:
     kind: ChangeKind
     finding: int
     component: str
+    device: str
     code: str
     reason: str
     title: str
@@ -63,11 +59,7 @@ class TransitionPage:
     newest: int
 
 
-class DaemonAway(Exception):
-    """The daemon does not answer."""
-
-
-class NoTransitions(Exception):
+class NoTransitions(AnswerUnusable):
     """The daemon's answer is no page of transitions. The text says why."""
 
 
@@ -78,34 +70,17 @@ class TransitionReader:
         self._socket = socket
 
     async def read_page(self, after: int) -> TransitionPage:
-        """Those after this id, oldest first. Raises DaemonAway, NoTransitions."""
-        page = parse_page(await self._read({"since": str(after), "limit": str(_PAGE)}))
+        """Those after this id, oldest first. Raises DaemonAway, AnswerUnusable."""
+        query = {"since": str(after), "limit": str(_PAGE)}
+        page = parse_page(await request_daemon(self._socket, _PATH, query))
         if page.next_after is not None and page.next_after <= after:
             raise NoTransitions(f"the page after {page.next_after} follows that after {after}")
         return page
 
     async def read_newest(self) -> TransitionPage:
-        """The last one only. Raises DaemonAway, NoTransitions."""
-        return parse_page(await self._read({"newest": "true", "limit": "1"}))
-
-    async def _read(self, query: Mapping[str, str]) -> object:
-        try:
-            async with (
-                aiohttp.ClientSession(
-                    connector=aiohttp.UnixConnector(str(self._socket)),
-                    timeout=aiohttp.ClientTimeout(total=_ANSWER_S),
-                ) as session,
-                session.get(_URL, params=query) as answer,
-            ):
-                content = await read_limited(answer, _MAX_BYTES)
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
-            raise DaemonAway(str(error) or type(error).__name__) from error
-        if answer.status != 200:
-            raise NoTransitions(f"HTTP {answer.status}: {content[:200].decode(errors='replace')}")
-        try:
-            return parse_json(content)
-        except ValueError as error:
-            raise NoTransitions("the answer is not JSON") from error
+        """The last one only. Raises DaemonAway, AnswerUnusable."""
+        query = {"newest": "true", "limit": "1"}
+        return parse_page(await request_daemon(self._socket, _PATH, query))
 
 
 def parse_page(document: object) -> TransitionPage:
@@ -132,7 +107,8 @@ def _parse_change(change: schema.ApiTransition) -> FindingChange:
         at=read_time(change["time"]),
         kind=ChangeKind(change["change"]),
         finding=_read_id(change["finding"]),
-        component=_describe_component(change),
+        component=read_short(change["component"]),
+        device=_read_device(change),
         code=read_short(change["code"]),
         reason=read_reason(change["reason"]),
         title=read_short(change["title"]),
@@ -143,11 +119,9 @@ def _parse_change(change: schema.ApiTransition) -> FindingChange:
     )
 
 
-def _describe_component(change: schema.ApiTransition) -> str:
-    """The component, with the names of its device as far as the daemon knows them."""
-    name = read_short(change["component"])
+def _read_device(change: schema.ApiTransition) -> str:
     device = change.get("device")  # an older daemon does not have it
-    return f"{name} ({read_short(device['text'])})" if device and "text" in device else name
+    return read_short(device["text"]) if device and "text" in device else ""
 
 
 def _read_id(value: object) -> int:

@@ -20,7 +20,6 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import TypeVar
 from urllib.parse import quote
@@ -29,7 +28,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
 from vitald import __version__
-from vitald.publish.http import parse_json, read_limited
+from vitald.publish.http import parse_json, read_limited, read_retry_after
 from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, TokenSource
 from vitald.publish.kubernetes.node_object import MANAGER, NodeObject, parse_node
 from vitald.publish.sink import SinkFailed
@@ -47,7 +46,6 @@ _REQUEST_S = 10.0
 _TIMEOUT = aiohttp.ClientTimeout(total=_REQUEST_S)
 _SILENCE_S = 120.0  # of a stream: about once a minute the API server sends a bookmark
 _MAX_BYTES = 4 * 1024 * 1024  # a Node object is limited to about 1.5 MiB by etcd
-_MAX_RETRY_AFTER_S = 600.0
 _MAX_ERROR = 500
 _CONNECTIONS = 4  # one of them for the watch
 _JSON = "application/json"
@@ -323,21 +321,6 @@ def _read_refusal(answer: aiohttp.ClientResponse, content: bytes, token: str) ->
         read_retry_after(header, time.time()),
         reason=str(problem.get("reason", ""))[:100],
     )
-
-
-def read_retry_after(text: str, now: float) -> float | None:
-    """Seconds from `now` (since the epoch), ten minutes at most; None if it says neither seconds
-    nor a date.
-
-    Source: RFC 9110, section 10.2.3.
-    """
-    if text.isascii() and text.isdigit():
-        return min(float(text[:9]), _MAX_RETRY_AFTER_S)
-    try:
-        wait = parsedate_to_datetime(text).timestamp() - now
-        return min(max(wait, 0.0), _MAX_RETRY_AFTER_S)
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 def read_node_object(document: object) -> NodeObject:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from vitald.checking import is_line, read_text
-from vitald.publish.http import parse_json
+from vitald.publish.http import build_tls_context, parse_json
 from vitald.text import replace_unprintable
 from vitald.timestamps import parse_rfc3339
 
@@ -51,21 +51,13 @@ class ClusterAccess:
     def build_tls_context(self) -> ssl.SSLContext:
         """Raises NoCredentials."""
         try:
-            context = ssl.create_default_context(
-                cafile=None if self.ca_file is None else str(self.ca_file)
-            )
-        except (OSError, ssl.SSLError) as error:
+            context = build_tls_context(self.ca_file)
+        except OSError as error:
             raise NoCredentials(f"certificate authority {self.ca_file}: {error}") from error
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if self.ca_file is not None:
-            # From Python 3.13 on, the default refuses certificate authorities without key
-            # identifiers, such as those of EKS clusters made with Kubernetes 1.16. Chain, host name
-            # and dates are checked all the same. Source: kubernetes-client/python#2394.
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.client_certificate is not None:
             try:
                 context.load_cert_chain(self.client_certificate, self.client_key)
-            except (OSError, ssl.SSLError) as error:
+            except OSError as error:
                 named = f"client certificate {self.client_certificate}"
                 raise NoCredentials(f"{named}, key {self.client_key}: {error}") from error
         return context

@@ -21,7 +21,7 @@ from enum import Enum
 from vitald.model import Action, Status
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
 from vitald.reasons import FixedReason
-from vitald.text import replace_unprintable
+from vitald.text import limit_bytes, replace_unprintable
 from vitald.timestamps import format_rfc3339
 
 # What has the prefix, by the words of [kubernetes] that turn it on.
@@ -134,7 +134,7 @@ def build_silent_condition(type_: str, state: DaemonSilent) -> DesiredCondition:
         type=type_,
         status=ConditionStatus.UNKNOWN,
         reason=DAEMON_SILENT,
-        message=limit_text(f"vitald does not answer: {state.detail}"),
+        message=limit_bytes(f"vitald does not answer: {state.detail}", MAX_MESSAGE_BYTES),
         changed_at=state.since,
     )
 
@@ -157,7 +157,7 @@ def build_held_condition(
     type_: str, status: ConditionStatus, hold: str, lines: Sequence[str]
 ) -> DesiredCondition:
     """`status`: of one that asks for no repair. `lines`: what the repair would be for."""
-    held = limit_text(f"held by an annotation: {hold}", _MAX_HOLD_BYTES)
+    held = limit_bytes(f"held by an annotation: {hold}", _MAX_HOLD_BYTES)
     return DesiredCondition(
         type=type_,
         status=status,
@@ -223,7 +223,7 @@ def format_message(lines: Sequence[str]) -> str:
     """The lines that fit in MAX_MESSAGE_BYTES, and how many more there are."""
     if not lines:
         return "no open findings"
-    shown = limit_text(lines[0], MAX_MESSAGE_BYTES - 64)
+    shown = limit_bytes(lines[0], MAX_MESSAGE_BYTES - 64)
     for position, line in enumerate(lines[1:], start=1):
         longer = f"{shown}; {replace_unprintable(line)}"
         if len(longer.encode()) > MAX_MESSAGE_BYTES - 64:
@@ -231,11 +231,3 @@ def format_message(lines: Sequence[str]) -> str:
             return f"{shown}; and {left} more: vitald findings"
         shown = longer
     return shown
-
-
-def limit_text(text: str, limit: int = MAX_MESSAGE_BYTES) -> str:
-    """Printable, and at most `limit` bytes of UTF-8."""
-    encoded = replace_unprintable(text).encode()
-    if len(encoded) <= limit:
-        return encoded.decode()
-    return encoded[: limit - 3].decode(errors="ignore") + "..."

@@ -13,40 +13,25 @@ a node belong into the namespace `default`.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, replace
-
-import structlog
 
 from vitald.model import Action
 from vitald.publish.kubernetes.client import KubernetesClient, report_failures
-from vitald.publish.kubernetes.desired import limit_text
+from vitald.publish.kubernetes.desired import MAX_MESSAGE_BYTES
 from vitald.publish.kubernetes.node_object import NodeObject
 from vitald.publish.rate_limit import RateLimit
 from vitald.publish.retry import Retry
-from vitald.publish.sink import SinkFailed, SinkHealth, note_failure, note_success
 from vitald.publish.state_store import Cursor, StateStore
-from vitald.publish.summary import DaemonSilent, PublishedState
-from vitald.publish.transitions import (
-    ChangeKind,
-    DaemonAway,
-    FindingChange,
-    NoTransitions,
-    TransitionPage,
-    TransitionReader,
-)
+from vitald.publish.transition_runner import LedgerReplaced, TransitionRunner
+from vitald.publish.transitions import ChangeKind, FindingChange, TransitionReader
 from vitald.reasons import FixedReason
-from vitald.text import count_noun
+from vitald.text import count_noun, limit_bytes
 from vitald.timestamps import format_rfc3339
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
 MAX_AGE_S = 3600.0  # the API server keeps events for an hour by default
 _PER_MINUTE, _BURST = 10, 20
-_POLL_S = 60.0  # a ledger that could not be written may get its transitions late
 _MAX_NAME = 253  # a DNS subdomain
 _MAX_INSTANCE = 128
 
@@ -102,11 +87,14 @@ def build_event(change: FindingChange, node: NodeObject, prefix: str) -> dict[st
     kind = _KINDS[change.kind]
     drill = "SIMULATED: " if change.simulated else ""
     words = kind.words.format(asks=change.action.phrase)
-    note = f"{drill}{change.component}: {change.title} ({change.code}), {words}; {change.cause}"
+    board = f" ({change.device})" if change.device else ""
+    note = (
+        f"{drill}{change.component}{board}: {change.title} ({change.code}), {words}; {change.cause}"
+    )
     key = ("transition", change.id, change.finding, change.at)
     return _build(
         node, prefix, _name_event(node, *key), kind.action, change.reason, kind.type, change.at
-    ) | {"note": limit_text(note)}
+    ) | {"note": limit_bytes(note, MAX_MESSAGE_BYTES)}
 
 
 def build_combined_event(
@@ -150,10 +138,8 @@ def _build(
     }
 
 
-class EventRunner:
+class EventRunner(TransitionRunner):
     """Sends the events of one node, each once."""
-
-    name = "kubernetes-events"
 
     def __init__(
         self,
@@ -165,58 +151,17 @@ class EventRunner:
         drills: bool,
     ) -> None:
         """`drills`: simulated findings, too."""
-        self.health = SinkHealth(self.name)
+        super().__init__("kubernetes-events", reader, Retry())
         self._client = client
-        self._reader = reader
         self._store = store
         self._prefix = prefix
         self._drills = drills
         self._limit = RateLimit(_PER_MINUTE, _BURST)
         self._is_over_limit = False
-        self._retry = Retry()
-        self._changed = asyncio.Event()
-        self._state: PublishedState | None = None
-        self._read_at = 0.0  # on the monotonic clock
-
-    def offer_state(self, state: PublishedState) -> None:
-        """The state is this now: the ledger may have more."""
-        is_due = state != self._state or time.monotonic() >= self._read_at + _POLL_S
-        self._state = state
-        if is_due and not isinstance(state, DaemonSilent):
-            self._changed.set()
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        await self._changed.wait()
-        while True:
-            self._changed.clear()
-            pause = await self._work_off()
-            if pause is None:
-                await self._changed.wait()
-            else:
-                await asyncio.sleep(pause)
-
-    async def _work_off(self) -> float | None:
-        """Send what there is. Seconds until the next attempt; None when the daemon says so."""
-        try:
-            return await self._send_backlog()
-        except DaemonAway as error:
-            log.debug("transitions_not_read", error=str(error))
-            return None
-        except NoTransitions as error:
-            return self._note_failure(SinkFailed(f"daemon: /v1/transitions: {error}"))
-        except SinkFailed as error:
-            return self._note_failure(error)
-
-    def _note_failure(self, error: SinkFailed) -> float:
-        self.health = note_failure(self.health, error)
-        return self._retry.note_failure(
-            is_unreachable=error.is_unreachable, retry_after_s=error.retry_after_s
-        )
 
     async def _send_backlog(self) -> float | None:
         """Seconds to wait where the limit is reached; None when all is sent. Raises SinkFailed,
-        DaemonAway, NoTransitions.
+        DaemonAway, AnswerUnusable.
         """
         while True:
             cursor = await self._find_cursor()
@@ -271,13 +216,6 @@ class EventRunner:
         self._is_over_limit = False
         self._note_success(waiting=0, writes=0)
 
-    def _note_success(self, *, waiting: int, writes: int) -> None:
-        self._retry.note_success()
-        since = self.health.waiting_since
-        self.health = note_success(self.health, waiting=waiting, writes=writes)
-        if waiting:
-            self.health = replace(self.health, waiting_since=since)
-
     async def _read_node(self, backlog: Backlog) -> NodeObject:
         self.health = replace(self.health, waiting=backlog.count, waiting_since=backlog.oldest_at)
         with report_failures():
@@ -289,49 +227,19 @@ class EventRunner:
         """The stored one; the first time the present: open findings are not announced again."""
         cursor = self._store.read_cursor(self.name)
         if cursor is None:
-            page = await self._reader.read_newest()
-            at = next((each.at for each in page.changes if each.id == page.newest), 0.0)
-            cursor = Cursor(position=page.newest, at=at)
+            cursor = await self._find_newest()
             await self._store.write_cursor(self.name, cursor)
         return cursor
 
     async def _read_backlog(self, cursor: Cursor, not_before: float) -> tuple[Backlog, Cursor]:
         """What is to be sent, and the position after all that was read."""
-        self._read_at = time.monotonic()
-        page = await self._reader.read_page(max(cursor.position - 1, 0))
-        if is_other_ledger(page, cursor):
-            log.warning("ledger_begun_anew", position=cursor.position, newest=page.newest)
-            cursor = Cursor(position=0, at=0.0)
-            page = await self._reader.read_page(0)
-        backlog, scanned = Backlog([]), replace(cursor, combined=0)
-        while True:
-            for change in _select_until(page.changes, cursor):
-                scanned = Cursor(position=change.id, at=change.at)
-                if change.at >= not_before and is_announced(change, drills=self._drills):
-                    backlog.add_change(change)
-            is_combined_read = 0 < cursor.combined <= scanned.position
-            if page.next_after is None or is_combined_read:
-                return backlog, scanned
-            page = await self._reader.read_page(page.next_after)
+        backlog = Backlog([])
 
+        def visit(change: FindingChange) -> None:
+            if change.at >= not_before and is_announced(change, drills=self._drills):
+                backlog.add_change(change)
 
-def _select_until(changes: Collection[FindingChange], cursor: Cursor) -> list[FindingChange]:
-    """Those that are new; where an event is to stand for some, not those after them."""
-    return [
-        change
-        for change in changes
-        if change.id > cursor.position and (not cursor.combined or change.id <= cursor.combined)
-    ]
-
-
-def is_other_ledger(page: TransitionPage, cursor: Cursor) -> bool:
-    """Whether a page that begins at the cursor's own transition shows that the ledger was begun
-    anew.
-    """
-    if page.newest < cursor.position:
-        return True
-    return any(
-        change.id == cursor.position and change.at != cursor.at
-        for change in page.changes[:1]
-        if cursor.at
-    )
+        try:
+            return backlog, await self._scan_changes(cursor, visit)
+        except LedgerReplaced:
+            return backlog, await self._scan_changes(Cursor(position=0, at=0.0), visit)

@@ -13,6 +13,8 @@ NODE_SUMMARY: schema.NodeSummary = {
     "action": "reboot_node",
     "reason": "Xid79",
     "reasons": [REASON],
+    "rebootRequired": True,
+    "replacementRequired": False,
     "rebootDue": "Xid79",
     "replacementDue": None,
     "changedAt": "2026-11-20T13:46:40.250Z",

@@ -74,6 +74,8 @@ class SummaryRoutes:
             "action": verdict.action.value,
             "reason": reason,
             "reasons": reasons,
+            "rebootRequired": verdict.reboot_required,
+            "replacementRequired": verdict.replacement_required,
             "rebootDue": self._find_word(due.get(Repair.REBOOT)),
             "replacementDue": self._find_word(due.get(Repair.REPLACE)),
             "changedAt": serialize.format_moment(node_state.changed_at),

@@ -55,6 +55,10 @@ class NodeSummary(TypedDict):
     the word for the code of the worst incident's cause."""
     reasons: Annotated[list[str], Keywords(max_items=100)]
     """Why, in sentences, the strongest first, 100 at most."""
+    rebootRequired: bool
+    """A finding requires a reboot, confirmed or not, and perhaps after the running job only."""
+    replacementRequired: bool
+    """The same for a replacement."""
     rebootDue: Annotated[str, _REASON] | None
     """The word for the finding for which the node is to be rebooted now; null where none is. The
     finding is confirmed, and requires it now, or after the running job while the node is idle."""

@@ -22,10 +22,11 @@ import re
 from collections.abc import Sequence
 
 from vitald.model import Repair, Status
-from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, limit_text
+from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, MAX_MESSAGE_BYTES
 from vitald.publish.kubernetes.profiles.conditions import list_due_findings
 from vitald.publish.kubernetes.profiles.tables import ForeignWords
 from vitald.publish.summary import DaemonSilent, FindingSummary, PublishedState
+from vitald.text import limit_bytes
 from vitald.timestamps import format_rfc3339
 
 _PREFIX = "sagemaker.amazonaws.com"
@@ -114,7 +115,7 @@ def _format_details(words: ForeignWords, due: Sequence[FindingSummary]) -> str:
                 "timestamp": format_rfc3339(finding.since, "seconds"),
                 "type": fault_type,
                 "reason": reason,
-                "message": limit_text(f"{finding.component}: {finding.code}"),
+                "message": limit_bytes(f"{finding.component}: {finding.code}", MAX_MESSAGE_BYTES),
             },
             separators=(",", ":"),
         )

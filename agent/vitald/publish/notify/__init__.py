@@ -1,0 +1,1 @@
+"""Notifications: what changed, sent to each receiver that the configuration names."""

@@ -1,0 +1,57 @@
+"""The tasks of the receivers that the configuration names."""
+
+from __future__ import annotations
+
+from vitald.notify_section import NotifySettings
+from vitald.publish.config import PublisherConfig
+from vitald.publish.notify.findings import FindingReader
+from vitald.publish.notify.notification import NodeIdentity, identify_node
+from vitald.publish.notify.quiet_time import QuietTime
+from vitald.publish.notify.receiver import Receiver
+from vitald.publish.notify.runner import NotifyRunner
+from vitald.publish.sink import Runner, SinkRunner
+from vitald.publish.state_store import StateStore
+from vitald.publish.transitions import TransitionReader
+
+
+def build_runners(config: PublisherConfig, store: StateStore) -> list[Runner]:
+    """One for each."""
+    node = identify_node(config.paths)
+    return [
+        _build_runner(f"notify-{name}", settings, node, config, store)
+        for name, settings in config.notify.items()
+    ]
+
+
+def _build_runner(
+    name: str,
+    settings: NotifySettings,
+    node: NodeIdentity,
+    config: PublisherConfig,
+    store: StateStore,
+) -> Runner:
+    if settings.type == "alertmanager":
+        from vitald.publish.notify.alertmanager import AlertmanagerSink
+
+        quiet = QuietTime(name, settings.quiet_s, store)
+        return SinkRunner(AlertmanagerSink(name, settings, node.host, quiet), store)
+    return NotifyRunner(
+        name,
+        settings,
+        build_receiver(name, settings),
+        node,
+        store,
+        TransitionReader(config.socket_path),
+        FindingReader(config.socket_path),
+    )
+
+
+def build_receiver(name: str, settings: NotifySettings) -> Receiver:
+    """Of the types webhook and exec; alertmanager is a sink of the present state."""
+    if settings.type == "exec":
+        from vitald.publish.notify.exec import ExecReceiver
+
+        return ExecReceiver(name, settings.command)
+    from vitald.publish.notify.webhook import WebhookReceiver
+
+    return WebhookReceiver(settings)
