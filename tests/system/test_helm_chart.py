@@ -45,6 +45,7 @@ from tests.system.lines import xid
 from tests.system.test_publish_rights import without_managers
 from tests.waiting import WAIT_S, until
 from vitald import __version__, tomlfile
+from vitald import config as configs
 from vitald.publish.kubernetes.cluster_client import PUBLISHER as PUBLISHER_CONTAINER
 from vitald.publish_sections import CONDITION_SETS, RESERVED_DOMAINS
 
@@ -193,6 +194,36 @@ def test_the_chart_says_what_the_manifests_say(
     expected = summarize(render_manifests(control_plane, manifests))
     del expected["Namespace vitald"]  # it is there before the chart
     assert summarize(render_chart(control_plane, NAMESPACE, values, apis=apis)) == expected
+
+
+@in_cluster
+def test_receivers_of_notifications_with_their_secrets(control_plane: ControlPlane) -> None:
+    """The configuration is one that vitald reads; its files are no other user's."""
+    receiver = {"url_file": "/etc/vitald-notify/slack.url", "format": "slack"}
+    publisher = {
+        **PUBLISHER,
+        "notifySecret": "receivers",
+        "config": {"notify": {"chat": receiver, "pager": {**receiver, "settle": "1m"}}},
+    }
+    documents = render_chart(control_plane, NAMESPACE, {"publisher": publisher})
+    (text,) = [
+        each["data"]["publish.toml"] for each in documents if "publish" in str(each.get("data"))
+    ]
+    notify = configs.parse(text, tomlfile.parse_toml(text, "c"), "c").notify
+    assert (notify["chat"].format, notify["pager"].settle_s) == ("slack", 60.0)
+    (pod,) = [
+        document["spec"]["template"]["spec"]
+        for document in documents
+        if document["kind"] == "DaemonSet"
+    ]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "notify"]
+    assert volume["secret"] == {"secretName": "receivers", "defaultMode": 0o440}
+    assert pod["securityContext"]["fsGroup"] == 10001
+    mounted = {
+        container["name"]: "/etc/vitald-notify" in str(container["volumeMounts"])
+        for container in pod["containers"]
+    }
+    assert mounted == {"vitald": False, PUBLISHER_CONTAINER: True}
 
 
 @in_cluster

@@ -232,6 +232,7 @@ def test_permissions_and_owners(packages: Packages) -> None:
         "/opt/vitald/setup",
         *started,
         *(f"/usr/share/vitald/slurm/{x}" for x in ("prolog", "epilog", "healthcheck")),
+        *(f"/usr/share/vitald/notify/{x}" for x in ("eventbridge", "mail", "sns")),
         *(f"/usr/share/vitald/{x}" for x in ("npd/vitald-npd", "kured/reboot-sentinel")),
     }
 

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
+import yaml
 
 from tests.notifications import FINDING, NODE, make_notification
 from tests.unit.builders import ROOT
@@ -76,6 +78,15 @@ def test_a_configuration_is_valid(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text)
     assert config.load(path).notify
+
+
+def test_the_values_of_the_chart() -> None:
+    (values,) = (yaml.safe_load(text) for text in read_blocks("yaml"))
+    schema = json.loads((ROOT / "packaging/helm/vitald/values.schema.json").read_text())
+    jsonschema_rs.validator_for(schema).validate(values)
+    receivers = values["publisher"]["config"]["notify"]
+    assert Path(receivers["chat"]["url_file"]).parent == Path("/etc/vitald-notify")
+    assert Path(receivers["tickets"]["secret_file"]).parent == Path("/etc/vitald-notify")
 
 
 def test_every_variable_is_named() -> None:

@@ -18,7 +18,8 @@ from vitald.publish.notify.progress import Progress, Receipt
 from vitald.publish.state_store import Cursor
 from vitald.publish.transitions import ChangeKind, FindingChange
 
-MAX_RECEIPTS = 1000  # faults that are remembered of a receiver, the latest ones
+# Faults that are remembered of a receiver: those that had a message of their own, and the latest.
+MAX_RECEIPTS = 1000
 _MAX_GROUPS, _SHOWN_GROUPS, _SHOWN_COMPONENTS = 500, 10, 8
 
 _Group = tuple[NotificationKind, str, Action]
@@ -102,8 +103,10 @@ class Backlog:
             kind = NotificationKind.ESCALATED
             is_stronger = finding.action.rank > known.finding.action.rank
             is_news = is_stronger and kind in self._rules.kinds
-        if known is not None and not is_news:  # it came back, or is open already
-            finding = replace(known.finding, id=finding.id)
+        if known is not None:
+            # Its details are known already.
+            action, cause = (finding if is_news else known.finding).action, finding.cause
+            finding = replace(known.finding, id=finding.id, action=action, cause=cause)
         if known is not None or is_news:
             is_own = known is not None and known.is_own
             self._receipts[finding.key] = Receipt(finding=finding, is_own=is_own)
@@ -148,8 +151,11 @@ class Backlog:
 
     def complete(self, cursor: Cursor) -> Progress:
         """The progress once all of it is sent. `cursor`: how far the ledger was read."""
-        latest = list(self._receipts.items())[-MAX_RECEIPTS:]
-        return replace(self._progress, cursor=cursor, due=(), receipts=dict(latest))
+        own = {key: each for key, each in self._receipts.items() if each.is_own}
+        others = [key for key, each in self._receipts.items() if not each.is_own]
+        forgotten = others[: max(0, len(self._receipts) - MAX_RECEIPTS)]
+        kept = own | {key: self._receipts[key] for key in others[len(forgotten) :]}
+        return replace(self._progress, cursor=cursor, due=(), receipts=kept)
 
     def summarize(self) -> Digest:
         """One message for all of it."""

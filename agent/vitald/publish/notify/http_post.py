@@ -27,6 +27,8 @@ from vitald.text import replace_unprintable
 _RETRIED = frozenset({408, 425, 429})  # of 4xx
 _READ_BYTES, _READ_S = 4096, 1.0
 _MAX_REASON = 200
+# Shared, by the file of the authority: those of the system take 1.7 MiB, and 10 ms to read.
+_tls_contexts: dict[Path | None, ssl.SSLContext] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,6 @@ class HttpPoster:
         self._url = url
         self._ca = ca
         self._timeout_s = timeout_s
-        self._tls: ssl.SSLContext | None = None
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
         """Raises SinkFailed where there is no answer or a later attempt may succeed,
@@ -87,19 +88,19 @@ class HttpPoster:
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
             # ValueError: a host name that cannot be resolved.
             # The authorities may have been replaced since.
-            self._tls = None
+            _tls_contexts.pop(self._ca, None)
             # Without the cause, which has the whole URL.
             raise SinkFailed(
                 f"{self.server}: {self._explain(error)}", is_unreachable=True
             ) from None
 
     def _get_tls_context(self) -> ssl.SSLContext:
-        if self._tls is None:
+        if self._ca not in _tls_contexts:
             try:
-                self._tls = build_tls_context(self._ca)
+                _tls_contexts[self._ca] = build_tls_context(self._ca)
             except OSError as error:
                 raise SinkFailed(f"certificate authority {self._ca}: {error}") from error
-        return self._tls
+        return _tls_contexts[self._ca]
 
     def _explain(self, error: Exception) -> str:
         if isinstance(error, asyncio.TimeoutError):
