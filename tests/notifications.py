@@ -157,7 +157,7 @@ class ReceivingServer:
         self.url = f"{scheme}://127.0.0.1:{self.port}/hook?token=SECRET-IN-URL"
 
     def __enter__(self) -> ReceivingServer:
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
