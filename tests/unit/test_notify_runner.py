@@ -458,6 +458,22 @@ def test_ten_thousand_findings_in_a_minute_are_few_messages(
     assert sum(counts) == ledger.newest > 10_000
 
 
+def test_a_digest_that_was_begun_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receiver may have it: single messages would have other ids."""
+    begun(tmp_path, Ledger())
+    recorder, ledger = Recorder(), make_storm(3)
+    run_once(tmp_path, ledger, recorder)
+    ledger.changes += [change_of(4, 4), change_of(5, 5)]  # one more may be sent
+    recorder.fate = lambda _: Killed()
+    run_once(tmp_path, ledger, recorder)
+    now = time.time() + 3600.0
+    monkeypatch.setattr(engine.time, "time", lambda: now)
+    recorder.fate = lambda _: None
+    run_once(tmp_path, ledger, recorder)
+    assert recorder.sent == ["opened 1", "opened 2", "opened 3", "digest 2", "digest 2"]
+    assert recorder.taken[3].id == recorder.taken[4].id
+
+
 def test_the_limit_is_remembered_over_a_restart(tmp_path: Path) -> None:
     begun(tmp_path, Ledger())
     recorder, ledger = Recorder(), Ledger()
@@ -506,6 +522,23 @@ def test_what_comes_and_goes_is_sent_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert end.finding is not None and end.finding.cause == "quiet"
     assert end.finding.serial == FINDING.serial
     assert end.time == ledger.changes[-1].at
+
+
+def test_what_comes_back_and_stays_has_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, settle_s=300.0)
+    begun(tmp_path, Ledger(), settings)
+    now = [time.time()]
+    monkeypatch.setattr(engine.time, "time", lambda: now[0])
+    recorder, changes = Recorder(), [change_of(1, 1), change_of(2, 1, kind=CLEARED)]
+    run_once(tmp_path, Ledger(changes), recorder, settings)
+    changes.append(change_of(3, 3, component="gpu/1"))
+    now[0] += 200.0
+    run_once(tmp_path, Ledger(changes), recorder, settings)
+    now[0] += 1000.0
+    run_once(tmp_path, Ledger(changes), recorder, settings)
+    assert recorder.sent == ["opened 1"]
 
 
 def test_what_comes_back_stronger_is_sent(tmp_path: Path) -> None:
@@ -664,6 +697,10 @@ def run_site(
         ([(200.0, SILENT), (600.0, STATE)], []),  # an upgrade
         ([(200.0, UNKNOWN), (600.0, STATE)], []),
         ([(301.0, SILENT), (301.0, STATE)], ["flags unknown", "flags healthy"]),
+        (
+            [(1.0, UNHEALTHY), (301.0, STATE), (1.0, UNHEALTHY)],
+            ["flags unhealthy", "flags healthy", "flags unhealthy"],
+        ),
         (
             [(1.0, UNHEALTHY), (1.0, replace(UNHEALTHY, replacement_required=True))],
             ["flags unhealthy", "flags unhealthy"],

@@ -68,14 +68,13 @@ class Backlog:
         self.oldest_at = 0.0
         self._rules = rules
         self._progress = progress
-        self._cursor, self._due = progress.cursor, progress.due
+        self._cursor = progress.cursor
         self._receipts = dict(progress.receipts)
         self._groups: Counter[_Group] = Counter()
         self._components: dict[_Group, list[str]] = {}
 
     def add_due(self, finding: NotifiedFinding) -> None:
         """One that was open when the receiver was new."""
-        self._due = tuple(number for number in self._due if number != finding.id)
         self._open(finding, NotificationKind.OPENED, finding.since, ("due", finding.id))
 
     def add_change(self, change: FindingChange) -> None:
@@ -136,7 +135,6 @@ class Backlog:
             after = replace(
                 self._progress,
                 cursor=self._cursor,
-                due=self._due,
                 receipts={**self._receipts, finding.key: receipt},
             )
             self.first = News(kind, finding, at, occasion, after)
