@@ -696,9 +696,9 @@ def test_the_policy_lets_the_publisher_write_all_sets_with_another_prefix(
         assert labels["sagemaker.amazonaws.com/node-health-status"] == "Unschedulable"
         demand_helm(plane, "upgrade", *install, stdin=yaml.safe_dump({"publisher": PUBLISHER}))
         with Publisher(made, daemon, cluster_node, token=token):
-            until(lambda: cluster_node.read_status() == "False", "the condition")
             # Until the API server has the new policy, parts are written one by one, and those that
             # it refuses are tried again after a minute.
+            until(lambda: cluster_node.read_status() == "False", "the condition", seconds=150)
             until(
                 lambda: {one.partition("/")[0] for one in cluster_node.conditions} == {"vitald.io"},
                 "the former conditions to go",

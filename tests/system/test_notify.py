@@ -186,8 +186,12 @@ def test_a_kill_after_sending_repeats_one_message_with_its_id(
 
         until(is_over, lambda: f"the ends: {hook.list_taken()}")
         hook.answer = lambda _: Reply()
-        revive()
-        wait_until_up(node)
+
+        def is_up() -> bool:
+            revive()
+            return bool(find_sink(node, "notify-hook").get("up"))
+
+        until(is_up, "the sink")
     assert killed
     times = Counter(body["id"] for body in hook.bodies)
     assert {id_ for id_, count in times.items() if count > 1} <= {*killed}
