@@ -39,7 +39,12 @@ from vitald.publish.notify.runner import NotifyRunner
 from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import Cursor, StateStore
 from vitald.publish.summary import DaemonSilent, NodeSummary
-from vitald.publish.transitions import ChangeKind, FindingChange, TransitionReader
+from vitald.publish.transitions import (
+    ChangeKind,
+    FindingChange,
+    TransitionPage,
+    TransitionReader,
+)
 
 NODE = NodeIdentity(host="node1", instance_id="", boot_id="b")
 FINDINGS = ("opened", "escalated", "cleared")
@@ -110,6 +115,20 @@ class Findings:
         )
 
 
+def make_runner(
+    store: StateStore,
+    ledger: Ledger,
+    recorder: Recorder,
+    settings: NotifySettings = SETTINGS,
+    open_in: Ledger | None = None,
+) -> NotifyRunner:
+    """`open_in`: the ledger by which findings are open, if it is another one."""
+    reader, findings = cast("TransitionReader", ledger), Findings(open_in or ledger)
+    return NotifyRunner(
+        NAME, settings, recorder, NODE, store, reader, cast("FindingReader", findings)
+    )
+
+
 def run_once(
     folder: Path,
     ledger: Ledger,
@@ -122,15 +141,7 @@ def run_once(
 
     async def run() -> NotifyRunner:
         store = StateStore(folder)
-        runner = NotifyRunner(
-            NAME,
-            settings,
-            recorder,
-            NODE,
-            store,
-            cast("TransitionReader", ledger),
-            cast("FindingReader", Findings(ledger)),
-        )
+        runner = make_runner(store, ledger, recorder, settings)
         runner.offer_state(state)
         try:
             for _ in range(steps):
@@ -355,10 +366,7 @@ def test_a_receiver_that_is_down_is_tried_again_later_and_later(
 
     async def run() -> NotifyRunner:
         store = StateStore(tmp_path)
-        reader, findings = cast("TransitionReader", ledger), Findings(ledger)
-        runner = NotifyRunner(
-            NAME, SETTINGS, recorder, NODE, store, reader, cast("FindingReader", findings)
-        )
+        runner = make_runner(store, ledger, recorder)
         runner.offer_state(STATE)
         for _ in range(12):
             waits.append(await runner._work_off())
@@ -421,26 +429,16 @@ def test_ten_thousand_findings_in_a_minute_are_few_messages(
     monkeypatch.setattr(engine.time, "monotonic", lambda: now + offset[0])
     ledger, recorder = Ledger(), Recorder()
 
-    async def read_page(after: int) -> Any:
+    async def read_page(after: int) -> TransitionPage:
         changes = tuple(ledger.changes[after : after + 500])
         more = changes[-1].id if after + 500 < len(ledger.changes) else None
-        return engine_page(changes, more, ledger.newest)
-
-    from vitald.publish.transitions import TransitionPage as engine_page  # noqa: N813
+        return TransitionPage(changes, more, ledger.newest)
 
     monkeypatch.setattr(ledger, "read_page", read_page)
 
     async def run() -> None:
         store = StateStore(tmp_path)
-        runner = NotifyRunner(
-            NAME,
-            SETTINGS,
-            recorder,
-            NODE,
-            store,
-            cast("TransitionReader", ledger),
-            cast("FindingReader", Findings(Ledger())),
-        )
+        runner = make_runner(store, ledger, recorder, open_in=Ledger())
         runner.offer_state(STATE)
         for second in range(60):
             offset[0] = float(second)
@@ -670,15 +668,7 @@ def run_site(
 
     async def run() -> None:
         store = StateStore(folder)
-        runner = NotifyRunner(
-            NAME,
-            settings,
-            recorder,
-            NODE,
-            store,
-            cast("TransitionReader", ledger),
-            cast("FindingReader", Findings(ledger)),
-        )
+        runner = make_runner(store, ledger, recorder, settings)
         site = Site(runner, now)
         for seconds, state in states:
             await site.pass_time(seconds, state)

@@ -100,7 +100,7 @@ class FiringAlerts:
         self._min_rank = Action(settings.min_action).rank
         self._host = host
         self._seen: dict[tuple[str, ...], tuple[Alert, float]] = {}  # by subject; when last
-        self._doubtful_since: float | None = None  # silent or unknown, on the monotonic clock
+        self._unknown_since: float | None = None  # silent or unknown, on the monotonic clock
 
     def list_alerts(self, state: PublishedState, now: float) -> tuple[Alert, ...]:
         """What fires. `now`: on the monotonic clock."""
@@ -114,7 +114,7 @@ class FiringAlerts:
             if not is_whole or now - seen < self._settings.settle_s or seen == now
         }
         self._seen = dict(list(firing.items())[-_MAX_ALERTS:])
-        return (*(alert for alert, _ in self._seen.values()), *self._list_doubts(state, now))
+        return (*(alert for alert, _ in self._seen.values()), *self._list_unknown(state, now))
 
     def _list_findings(self, state: NodeSummary) -> list[Alert]:
         return [
@@ -123,16 +123,16 @@ class FiringAlerts:
             if finding.action.rank >= self._min_rank and not finding.accepted
         ]
 
-    def _list_doubts(self, state: PublishedState, now: float) -> list[Alert]:
+    def _list_unknown(self, state: PublishedState, now: float) -> list[Alert]:
         """That nothing is known, once it has lasted."""
         if isinstance(state, NodeSummary) and state.status is not Status.UNKNOWN:
-            self._doubtful_since = None
+            self._unknown_since = None
             return []
-        if self._doubtful_since is None:
-            self._doubtful_since = now
-        if now - self._doubtful_since < self._settings.settle_s:
+        if self._unknown_since is None:
+            self._unknown_since = now
+        if now - self._unknown_since < self._settings.settle_s:
             return []
-        return [self._build_doubt(state)]
+        return [self._build_unknown(state)]
 
     def _build_finding(self, finding: FindingSummary) -> Alert:
         todo = finding.action.phrase + finding.when.phrase
@@ -159,7 +159,7 @@ class FiringAlerts:
             finding.since,
         )
 
-    def _build_doubt(self, state: PublishedState) -> Alert:
+    def _build_unknown(self, state: PublishedState) -> Alert:
         if isinstance(state, DaemonSilent):
             what, since = f"vitald does not answer: {state.detail}", state.since
             todo = "on the node: systemctl status vitald"

@@ -114,12 +114,12 @@ def check_result(program: str, result: ProgramResult, timeout_s: float) -> None:
     if result.status == 0:
         return
     last = limit_bytes(result.output[-200:], 200)
-    said = f": {last}" if last else ""
+    shown = f": {last}" if last else ""
     if result.status == _EX_DATAERR:
-        raise NotificationRefused(f"{program}: exit status {result.status}{said}")
+        raise NotificationRefused(f"{program}: exit status {result.status}{shown}")
     if result.status < 0:
-        raise SinkFailed(f"{program}: killed by signal {-result.status}{said}")
-    raise SinkFailed(f"{program}: exit status {result.status}{said}")
+        raise SinkFailed(f"{program}: killed by signal {-result.status}{shown}")
+    raise SinkFailed(f"{program}: exit status {result.status}{shown}")
 
 
 def build_environment(notification: Notification) -> dict[str, str]:

@@ -27,7 +27,7 @@ class Receipt:
 class Progress:
     """`due`: numbers of findings that were open when it began, and are still to be sent.
     `receipts`: by the key of the fault. `flags`: those that the receiver knows; `has_flags_alert`:
-    a message of their own said that they are bad; `flags_sent`: how many there were. `full_at`:
+    a message of their own reported bad ones; `flags_sent`: how many there were. `full_at`:
     when a whole burst is possible again, in seconds since the epoch.
     """
 
