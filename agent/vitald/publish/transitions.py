@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitald.server import schema
 
 _PATH = "/v1/transitions"
-_PAGE = 500
+_PAGE = 100
 
 
 class ChangeKind(Enum):

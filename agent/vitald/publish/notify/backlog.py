@@ -18,8 +18,9 @@ from vitald.publish.notify.progress import Progress, Receipt
 from vitald.publish.state_store import Cursor
 from vitald.publish.transitions import ChangeKind, FindingChange
 
-# Faults that are remembered of a receiver: those that had a message of their own, and the latest.
-MAX_RECEIPTS = 1000
+# Faults that are remembered of a receiver, besides those that had a message of their own. Of others
+# the end is not sent.
+MAX_RECEIPTS = 500
 _MAX_GROUPS, _SHOWN_GROUPS, _SHOWN_COMPONENTS = 500, 10, 8
 
 _Group = tuple[NotificationKind, str, Action]
@@ -106,8 +107,8 @@ class Backlog:
             # Its details are known already.
             action, cause = (finding if is_news else known.finding).action, finding.cause
             finding = replace(known.finding, id=finding.id, action=action, cause=cause)
-        if known is not None or is_news:
-            is_own = known is not None and known.is_own
+        is_own = known is not None and known.is_own
+        if known is not None or (is_news and len(self._receipts) < MAX_RECEIPTS):
             self._receipts[finding.key] = Receipt(finding=finding, is_own=is_own)
         if is_news:
             self._add(finding, kind, at, occasion)
@@ -131,7 +132,7 @@ class Backlog:
         self, finding: NotifiedFinding, kind: NotificationKind, at: float, occasion: object
     ) -> None:
         if self.first is None:
-            receipt = replace(self._receipts[finding.key], is_own=True)
+            receipt = Receipt(finding=finding, is_own=True)
             after = replace(
                 self._progress,
                 cursor=self._cursor,
@@ -149,11 +150,7 @@ class Backlog:
 
     def complete(self, cursor: Cursor) -> Progress:
         """The progress once all of it is sent. `cursor`: how far the ledger was read."""
-        own = {key: each for key, each in self._receipts.items() if each.is_own}
-        others = [key for key, each in self._receipts.items() if not each.is_own]
-        forgotten = others[: max(0, len(self._receipts) - MAX_RECEIPTS)]
-        kept = own | {key: self._receipts[key] for key in others[len(forgotten) :]}
-        return replace(self._progress, cursor=cursor, due=(), receipts=kept)
+        return replace(self._progress, cursor=cursor, due=(), receipts=self._receipts)
 
     def summarize(self) -> Digest:
         """One message for all of it."""

@@ -91,8 +91,8 @@ class NotifyRunner(TransitionRunner):
             self._changed.set()
 
     async def _wait(self, pause: float) -> None:
-        """What happens meanwhile is sent at once, unless the receiver is why to wait."""
-        if self._retry.failures:
+        """What happens meanwhile is sent at once, unless nothing may be sent before."""
+        if self._retry.failures or not self._limit.count_available(time.monotonic()):
             await asyncio.sleep(pause)
             return
         try:
