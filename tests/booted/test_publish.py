@@ -4,6 +4,7 @@ to what a removal leaves on the Node object. The tests go in this order, on one 
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -180,6 +181,27 @@ def test_a_fault_reaches_the_node(service: Service, machine: Machine, cluster: C
     until(lambda: cluster.health() == "False", "the condition")
     print(f"in the API server {time.monotonic() - begun:.2f} s after the finding was seen")
     service.clear(pci)
+    until(lambda: cluster.health() == "True", "better news")
+
+
+def test_a_program_gets_notifications(machine: Machine, service: Service, cluster: Cluster) -> None:
+    """In the sandbox of the unit, as the publisher's user."""
+    got = "/var/lib/vitald-publish/got"
+    service.configure(
+        f'{cluster.settings}[notify.program]\ntype = "exec"\ndrills = true\nquiet = "off"\n'
+        f'command = ["/bin/sh", "-c", "id -un > {got}; cat >> {got}"]\n'
+    )
+    machine.run("systemctl", "restart", UNIT)
+    pci = fresh_pci()
+    service.injected(pci, 79)
+    until(lambda: pci in machine.run("cat", got, check=False).stdout, "the notification")
+    user, _, body = machine.run("cat", got).stdout.partition("\n")
+    assert user == "vitald-publish"
+    assert json.loads(body)["simulated"] and json.loads(body)["bootId"]
+    service.clear(pci)
+    service.configure(cluster.settings)
+    machine.run("rm", got)
+    machine.run("systemctl", "restart", UNIT)
     until(lambda: cluster.health() == "True", "better news")
 
 
