@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from tests.notifications import FINDING
 from tests.unit.test_publish_events import STATE, Ledger, make_change
+from tests.waiting import WAIT_S
 from vitald.model import Action, Status
 from vitald.notify_section import CHANGES, NotifySettings
 from vitald.publish.notify import runner as engine
@@ -493,6 +494,22 @@ def test_a_digest_ends_with_the_last_of_its_findings(tmp_path: Path) -> None:
     assert recorder.sent == ["digest 5", "digest 5 over"]
     assert [is_resolved(message) for message in recorder.taken] == [False, True]
     assert len({message.key for message in recorder.taken}) == 1
+
+
+def test_what_happens_while_an_end_is_waited_for_waits_for_the_limit_only(tmp_path: Path) -> None:
+    """All messages of a burst are used up, and the next thing due is an end in an hour."""
+    begun(tmp_path, Ledger())
+
+    async def run() -> None:
+        store = StateStore(tmp_path)
+        runner = make_runner(store, Ledger(), Recorder())
+        runner._limit.full_at = time.monotonic() + runner._limit.refill_s - 59.9
+        assert runner._limit.find_wait_s(time.monotonic()) > 0.0
+        runner.offer_state(STATE)
+        await asyncio.wait_for(runner._wait(3600.0), WAIT_S)
+        store.close()
+
+    asyncio.run(run())
 
 
 # --- what comes and goes

@@ -91,12 +91,11 @@ class NotifyRunner(TransitionRunner):
             self._changed.set()
 
     async def _wait(self, pause: float) -> None:
-        """What happens meanwhile is sent at once, unless nothing may be sent before."""
-        if self._retry.failures or not self._limit.count_available(time.monotonic()):
-            await asyncio.sleep(pause)
-            return
+        """What happens meanwhile is sent as soon as the receiver and the limit allow it."""
+        held = pause if self._retry.failures else self._limit.find_wait_s(time.monotonic())
+        await asyncio.sleep(min(held, pause))
         try:
-            await asyncio.wait_for(self._changed.wait(), pause)
+            await asyncio.wait_for(self._changed.wait(), max(0.0, pause - held))
         except asyncio.TimeoutError:
             return
 
