@@ -113,6 +113,7 @@ class Findings:
             code=change.code,
             action=change.action,
             simulated=change.simulated,
+            since=next(each.at for each in self._ledger.changes if each.finding == change.finding),
         )
 
 
@@ -281,6 +282,24 @@ def test_a_receiver_that_is_new_gets_what_is_open_over_a_kill(tmp_path: Path) ->
     assert recorder.taken[0].id == recorder.taken[1].id
     run_once(tmp_path, ledger, recorder)
     assert len(recorder.taken) == 2
+
+
+def test_another_finding_of_that_number_lends_no_details(tmp_path: Path) -> None:
+    """The ledger was begun anew since its transitions were read."""
+    begun(tmp_path, Ledger())
+    recorder, other = Recorder(), Ledger([change_of(1, 1, component="gpu/other")])
+
+    async def run() -> None:
+        store = StateStore(tmp_path)
+        runner = make_runner(store, Ledger([change_of(1, 1)]), recorder, open_in=other)
+        runner.offer_state(STATE)
+        await runner._work_off()
+        store.close()
+
+    asyncio.run(run())
+    (message,) = recorder.taken
+    assert message.finding is not None
+    assert (message.finding.component, message.finding.serial) == ("gpu/1", "")
 
 
 def test_a_ledger_that_was_begun_anew(tmp_path: Path) -> None:
@@ -753,6 +772,18 @@ def test_flags_that_had_a_message_of_their_own_are_ended_by_one(
     assert is_resolved(recorder.taken[-1])
 
 
+@pytest.mark.parametrize("on", [FINDINGS, ("flags",)])
+def test_what_is_begun_anew_has_other_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: tuple[str, ...]
+) -> None:
+    """publish.db and the ledger are gone: a receiver must not take it for a repeat."""
+    recorder = Recorder()
+    for folder, at in (("a", 1.0), ("b", 2.0)):
+        settings, ledger = replace(SETTINGS, on=on), Ledger([change_of(1, 1, at=at)])
+        run_site(tmp_path / folder, monkeypatch, recorder, ledger, [(10.0, UNHEALTHY)], settings)
+    assert len(recorder.taken) == len({message.id for message in recorder.taken}) == 2
+
+
 def test_flags_over_a_kill_have_one_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(tmp_path, Ledger(), ALL)
     recorder = Recorder(fate=lambda _: Killed() if not recorder.taken else None)
@@ -787,6 +818,7 @@ def test_flags_without_the_daemon_say_that_nothing_is_known(
             at=st.floats(0, 9),
             combined=st.integers(0, 9),
         ),
+        began=st.floats(0, 9),
         due=st.lists(st.integers(1, 9)).map(tuple),
         receipts=st.dictionaries(
             st.text(max_size=9),

@@ -76,7 +76,9 @@ class Backlog:
 
     def add_due(self, finding: NotifiedFinding) -> None:
         """One that was open when the receiver was new."""
-        self._open(finding, NotificationKind.OPENED, finding.since, ("due", finding.id))
+        self._open(
+            finding, NotificationKind.OPENED, finding.since, ("due", finding.id, finding.since)
+        )
 
     def add_change(self, change: FindingChange) -> None:
         """One of the ledger, in its order. Rules on trial never count."""

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import structlog
+
 from vitald.checking import read_flag, read_list, read_text, read_whole
 from vitald.model import Action
 from vitald.publish.daemon_request import AnswerUnusable, DaemonAway, request_daemon
@@ -18,6 +20,8 @@ from vitald.text import limit_bytes
 
 if TYPE_CHECKING:
     from vitald.server import schema
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("notify")
 
 _MAX_OPEN, _MAX_RAW = 1000, 1000
 _PATH = "/v1/findings"
@@ -39,11 +43,14 @@ class FindingReader:
         return parse_findings(await request_daemon(self._socket, _PATH, query))
 
     async def read_one(self, number: int) -> NotifiedFinding | None:
-        """An open or a past one; None where the daemon cannot tell now."""
+        """An open or a past one; None where the daemon cannot tell: a message without details is
+        better than none.
+        """
         try:
             answer = await request_daemon(self._socket, f"{_PATH}/{number}/why")
             return parse_finding(answer.get("finding"))
-        except (DaemonAway, AnswerUnusable):
+        except (DaemonAway, AnswerUnusable) as error:
+            log.warning("details_not_read", finding=number, error=str(error))
             return None
 
 
@@ -96,8 +103,10 @@ def describe_change(change: FindingChange) -> NotifiedFinding:
 
 
 def add_details(finding: NotifiedFinding, known: NotifiedFinding | None) -> NotifiedFinding:
-    """`known`: as the daemon has it now. What it requires may have changed since."""
-    if known is None:
+    """`known`: as the daemon has it now. What it requires may have changed since; and where the
+    ledger was begun anew, it is another finding of that number.
+    """
+    if known is None or known.key != finding.key:
         return finding
     is_same = known.action is finding.action
     return replace(

@@ -25,13 +25,14 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """`due`: numbers of findings that were open when it began, and are still to be sent.
+    """`began`: when this was begun, in seconds since the epoch. `due`: numbers of findings that were open when it began, and are still to be sent.
     `receipts`: by the key of the fault. `flags`: those that the receiver knows; `has_flags_alert`:
     a message of their own reported bad ones; `flags_sent`: how many there were. `full_at`:
     when a whole burst is possible again, in seconds since the epoch.
     """
 
     cursor: Cursor
+    began: float
     due: tuple[int, ...] = ()
     receipts: Mapping[str, Receipt] = field(default_factory=dict)
     flags: NodeFlags | None = None

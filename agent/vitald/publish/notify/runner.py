@@ -149,7 +149,7 @@ class NotifyRunner(TransitionRunner):
         has_opened = NotificationKind.OPENED in self._rules.kinds
         due = tuple(each.id for each in wanted if has_opened and each.key not in receipts)
         begun = replace(
-            former or Progress(cursor=cursor), cursor=cursor, receipts=receipts, due=due
+            former or Progress(cursor=cursor, began=now), cursor=cursor, receipts=receipts, due=due
         )
         await self._store_progress(begun)
         return begun
@@ -334,7 +334,7 @@ class NotifyRunner(TransitionRunner):
             time.time() - (now - self._flags_since),
             *self._describe_node(),
             subject=_FLAGS,
-            occasion=(progress.flags_sent, flags),
+            occasion=(progress.began, progress.flags_sent, flags),
             former_flags=known,
         )
         after = replace(
