@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -179,3 +181,14 @@ def test_a_publisher_that_stops_leaves_nothing(tmp_path: Path) -> None:
     asyncio.run(stop())
     pid = int(pid_file.read_text())
     until(lambda: not is_running(pid))
+
+
+def test_a_program_that_hangs_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL does not end it: it is left behind, and the message is tried again."""
+    monkeypatch.setattr(notify_exec, "_GRACE_S", 0.05)
+    monkeypatch.setattr(notify_exec, "_KILL_S", 0.05)
+    kill, pids = os.killpg, list[int]()
+    monkeypatch.setattr(notify_exec.os, "killpg", lambda pid, _: pids.append(pid))
+    with pytest.raises(SinkFailed, match="ended after"):
+        run_script("sleep 1000", timeout_s=0.05)
+    kill(pids[0], signal.SIGKILL)

@@ -31,6 +31,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("notify")
 
 MAX_RUN_S = 30.0
 _GRACE_S = 5.0  # between SIGTERM and SIGKILL
+_KILL_S = 1.0
 _DRAIN_S = 1.0  # for output that is still in the pipe
 _EX_DATAERR = 65
 _MAX_OUTPUT = 64 * 1024
@@ -82,8 +83,7 @@ class ExecReceiver:
                 timed_out = await _wait(process, self._timeout_s)
                 await output.wait_for_end(_DRAIN_S)
             finally:
-                _signal_group(process, signal.SIGKILL)  # what it has left behind, too
-                await process.wait()
+                await _kill(process)  # and what it has left behind
             return ProgramResult(process.returncode or 0, timed_out, output.describe())
 
     async def _start(
@@ -160,9 +160,15 @@ async def _wait(process: asyncio.subprocess.Process, timeout_s: float) -> bool:
     try:
         await asyncio.wait_for(process.wait(), _GRACE_S)
     except asyncio.TimeoutError:
-        _signal_group(process, signal.SIGKILL)
-        await process.wait()
+        await _kill(process)
     return True
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """With its children. One that hangs in the kernel does not end: it is left behind."""
+    _signal_group(process, signal.SIGKILL)
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(process.wait(), _KILL_S)
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

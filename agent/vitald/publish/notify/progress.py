@@ -25,10 +25,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """`began`: when this was begun, in seconds since the epoch. `due`: numbers of findings that were open when it began, and are still to be sent.
-    `receipts`: by the key of the fault. `flags`: those that the receiver knows; `has_flags_alert`:
-    a message of their own reported bad ones; `flags_sent`: how many there were. `full_at`:
-    when a whole burst is possible again, in seconds since the epoch.
+    """`began`: when there was none before. `due`: numbers of findings that were open then, and are
+    still to be sent. `receipts`: by the key of the fault. `flags`: those that the receiver knows;
+    `has_flags_alert`: a message of their own reported bad ones; `flags_sent`: how many there were.
+    `full_at`: when a whole burst is possible again. Times in seconds since the epoch.
     """
 
     cursor: Cursor
