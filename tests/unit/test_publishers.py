@@ -6,7 +6,9 @@ import asyncio
 import copy
 import json
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -319,3 +321,13 @@ def test_the_publisher_repeats_its_report_to_a_daemon_that_forgot(
         await runner.cleanup()
 
     asyncio.run(asyncio.wait_for(work(), WAIT_S))
+
+
+@pytest.mark.parametrize(("age_s", "is_up"), [(0.0, True), (500.0, True), (700.0, False)])
+def test_a_sink_that_hangs_is_down(age_s: float, is_up: bool) -> None:
+    """It reports no failure itself; the alert and the status go by this."""
+    health = SinkHealth("notify-a", is_up=True, error="")
+    if age_s:
+        health = replace(health, waiting=1, waiting_since=time.time() - age_s)
+    report = _describe_health(health)
+    assert (report["up"], bool(report["error"])) == (is_up, not is_up)

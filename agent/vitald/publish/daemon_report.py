@@ -6,6 +6,7 @@ show it: they are where a person looks.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 INTERVAL_S = 15.0  # the daemon drops a report after four of them
 _CHECK_S = 1.0
 _ANSWER_S, _LEAVE_S = 5.0, 0.5
+_LATE_S = 600.0  # no limit of a sink makes anything wait for so long
 _MAX_ERROR = 300  # characters; the daemon takes one line of that length
 _PATH = "/v1/publishers"
 
@@ -68,11 +70,14 @@ class DaemonReport:
 
 
 def _describe_health(health: SinkHealth) -> dict[str, object]:
+    """A sink that hangs reports no failure itself: what waits for too long does."""
+    is_late = 0.0 < health.waiting_since < time.time() - _LATE_S
+    error = health.error or (f"what waits is older than {_LATE_S / 60:g} min" if is_late else "")
     return {
         "name": health.name,
-        "up": health.is_up,
+        "up": health.is_up and not is_late,
         "lastSuccess": _format_time(health.last_success),
-        "error": replace_unprintable(health.error[:_MAX_ERROR], " "),
+        "error": replace_unprintable(error[:_MAX_ERROR], " "),
         "refused": [*health.refused],
         "waiting": health.waiting,
         "waitingSince": _format_time(health.waiting_since),
