@@ -606,6 +606,23 @@ def test_an_end_without_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert recorder.sent[1] == "cleared 1"
 
 
+@pytest.mark.parametrize(("state", "is_shown"), [(STATE, True), (SILENT, False)])
+def test_a_daemon_that_answers_others_and_not_this_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: Any, is_shown: bool
+) -> None:
+    """One that is silent is reported as that."""
+    begun(tmp_path, Ledger())
+    ledger = Ledger()
+
+    async def be_away(*_: object) -> None:
+        raise engine.DaemonAway("/v1/transitions: no answer within 10 s")
+
+    monkeypatch.setattr(ledger, "read_page", be_away)
+    runner = run_once(tmp_path, ledger, Recorder(), steps=5, state=state)
+    assert ("no answer within 10 s" in runner.health.error) == is_shown
+    assert bool(runner.health.failures) == is_shown
+
+
 # --- the quiet time
 
 

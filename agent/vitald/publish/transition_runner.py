@@ -22,6 +22,7 @@ from vitald.publish.transitions import FindingChange, TransitionPage, Transition
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
+_AWAY, _AWAY_S = 4, 5.0  # longer than the grace of a daemon that is restarted
 _POLL_S = 60.0  # a ledger that could not be written may get its transitions late
 
 
@@ -40,6 +41,7 @@ class TransitionRunner(ABC):
         self._changed = asyncio.Event()
         self._state: PublishedState | None = None
         self._read_at = 0.0  # on the monotonic clock
+        self._away = 0  # how often in succession the daemon did not answer
 
     def offer_state(self, state: PublishedState) -> None:
         """The state is this now: the ledger may have more."""
@@ -67,8 +69,7 @@ class TransitionRunner(ABC):
         try:
             return await self._send_backlog()
         except DaemonAway as error:
-            log.debug("transitions_not_read", sink=self.name, error=str(error))
-            return None
+            return self._note_away(error)
         except AnswerUnusable as error:
             return self._note_failure(SinkFailed(f"daemon: {error}"))
         except SinkFailed as error:
@@ -80,6 +81,19 @@ class TransitionRunner(ABC):
         DaemonAway, AnswerUnusable.
         """
 
+    def _note_away(self, error: DaemonAway) -> float | None:
+        """A daemon that has ended is reported silent within seconds, and as there again. One that
+        answers others and not this is a failure.
+        """
+        log.debug("daemon_away", sink=self.name, error=str(error))
+        if isinstance(self._state, DaemonSilent):
+            self._away = 0
+            return None
+        self._away += 1
+        if self._away > _AWAY:
+            return self._note_failure(SinkFailed(f"daemon: {error}", is_unreachable=True))
+        return _AWAY_S
+
     def _note_failure(self, error: SinkFailed) -> float:
         self.health = note_failure(self.health, error)
         return self._retry.note_failure(
@@ -87,6 +101,7 @@ class TransitionRunner(ABC):
         )
 
     def _note_success(self, *, waiting: int, writes: int) -> None:
+        self._away = 0
         self._retry.note_success()
         since = self.health.waiting_since
         self.health = note_success(self.health, waiting=waiting, writes=writes)

@@ -104,12 +104,16 @@ class NotifyRunner(TransitionRunner):
             self._note_idle()
             return wait
         progress = self._progress or await self._load()
-        waits = [
-            await self._try_changes(progress),
-            await self._send_ends(),
-            await self._send_flags(),
-        ]
-        if not self.health.waiting:
+        away: DaemonAway | None = None
+        waits: list[float | None] = []
+        try:
+            waits.append(await self._send_changes(progress))
+        except DaemonAway as error:  # ends and flags are sent without the daemon, too
+            away = error
+        waits += [await self._send_ends(), await self._send_flags()]
+        if away is not None:
+            waits.append(self._note_away(away))
+        elif not self.health.waiting:
             self._note_idle()
         return min((wait for wait in waits if wait is not None), default=None)
 
@@ -159,14 +163,6 @@ class NotifyRunner(TransitionRunner):
         await self._store.write_progress(self.name, format_progress(progress))
 
     # --- findings
-
-    async def _try_changes(self, progress: Progress) -> float | None:
-        """Ends and flags are sent without the daemon, too."""
-        try:
-            return await self._send_changes(progress)
-        except DaemonAway as error:
-            log.debug("transitions_not_read", sink=self.name, error=str(error))
-            return None
 
     async def _send_changes(self, progress: Progress) -> float | None:
         """Seconds to wait where the limit is reached; None when all is sent."""
