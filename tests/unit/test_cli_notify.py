@@ -259,6 +259,18 @@ def test_what_each_would_be_sent(
     assert receiver["messages"][0]["flags"]["rebootRequired"] is True
 
 
+def test_an_accepted_finding_is_not_sent(
+    write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    accepted = {"by": "ann", "reason": "known", "since": NODE_SUMMARY["time"]}
+    daemon = Daemon({"accepted": {**accepted, "until": NODE_SUMMARY["time"]}}, {"id": 8})
+    monkeypatch.setattr(notify.client, "call_api", daemon.call)
+    option = write(make_entry("ops", url="https://x.example"))
+    assert main(["notify", "show", "--json", *option]) == 0
+    (receiver,) = json.loads(capsys.readouterr().out)["receivers"]
+    assert [each["finding"]["id"] for each in receiver["messages"]] == [8]
+
+
 def test_an_answer_of_another_version(
     write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,7 +38,7 @@ class FindingReader:
         self._socket = socket
 
     async def read_open(self) -> list[NotifiedFinding]:
-        """The strongest 1000. Raises DaemonAway, AnswerUnusable."""
+        """The strongest 1000, as parse_findings. Raises DaemonAway, AnswerUnusable."""
         query = {"limit": str(_MAX_OPEN)}
         return parse_findings(await request_daemon(self._socket, _PATH, query))
 
@@ -55,10 +55,14 @@ class FindingReader:
 
 
 def parse_findings(document: Mapping[str, object]) -> list[NotifiedFinding]:
-    """The answer of `/v1/findings`. Raises NoFindings."""
+    """The answer of `/v1/findings`, without those that a person accepted: they are no news. Raises
+    NoFindings.
+    """
     try:
-        return [parse_finding(each) for each in read_list(document["findings"], 0, _MAX_OPEN)]
-    except (KeyError, ValueError) as error:
+        listed = read_list(document["findings"], 0, _MAX_OPEN)
+        findings = cast("list[schema.ApiFinding]", listed)
+        return [parse_finding(each) for each in findings if each["accepted"] is None]
+    except (KeyError, ValueError, TypeError) as error:
         raise NoFindings(explain_error(error)) from error
 
 
