@@ -105,9 +105,8 @@ def read_sections(
     group: SectionGroup,
     check: Callable[[dict[str, Any], Callable[[str, str, str], None]], None],
 ) -> dict[str, Any]:
-    """The settings of these sections of a file and of one group, by their names; other sections are
-    not read.
-    `check` reports, as (section, key, problem), what is wrong only in combination. Raises
+    """The settings of these sections of a file and of one group, by their names; others are not
+    read. `check` reports, as (section, key, problem), what is wrong only in combination. Raises
     ConfigError with every mistake.
     """
     try:
@@ -147,7 +146,7 @@ def read_section(section: str, class_: type[Any], table: object, report: FileRep
 
 def read_group(group: SectionGroup, table: object, report: FileReport) -> dict[str, Any]:
     """The settings of each section of a group, by its name. `report` gets what is wrong; a section
-    with a mistake is left out, so that nothing else is said of it.
+    with a mistake is left out, so that nothing else is reported of it.
     """
     if not isinstance(table, dict) or not all(isinstance(item, dict) for item in table.values()):
         report.add_error(group.name, "", f"expected tables such as [{group.name}.{group.example}]")

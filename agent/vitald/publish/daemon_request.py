@@ -67,6 +67,6 @@ def _read_object(path: str, status: int, content: bytes) -> Mapping[str, object]
     if not isinstance(document, dict):
         raise AnswerUnusable(f"{path}: HTTP {status}: the answer is no object", status)
     if status != 200:
-        said = replace_unprintable(str(document.get("error", ""))[:_MAX_ERROR])
-        raise AnswerUnusable(f"{path}: {said} (HTTP {status})", status)
+        problem = replace_unprintable(str(document.get("error", ""))[:_MAX_ERROR])
+        raise AnswerUnusable(f"{path}: {problem} (HTTP {status})", status)
     return document

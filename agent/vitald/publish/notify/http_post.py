@@ -27,7 +27,7 @@ from vitald.text import replace_unprintable
 _RETRIED = frozenset({408, 425, 429})  # of 4xx
 _READ_BYTES, _READ_S = 4096, 1.0
 _MAX_REASON = 200
-# Shared, by the file of the authority: those of the system take 1.7 MiB, and 10 ms to read.
+# Shared, by the file of the authority: those of the system take 1 MiB each time.
 _tls_contexts: dict[Path | None, ssl.SSLContext] = {}
 
 
