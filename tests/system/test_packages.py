@@ -38,7 +38,7 @@ PYTHON = next(
     "",
 )
 MACHINES = {"amd64": 62, "arm64": 183}  # e_machine: EM_X86_64, EM_AARCH64
-COMPILED = {"aiohttp", "frozenlist", "multidict", "propcache", "yarl"}
+COMPILED = {"aiohttp", "frozenlist", "markupsafe", "multidict", "propcache", "yarl"}
 
 
 class Packages:
@@ -341,7 +341,7 @@ def test_every_library_comes_from_the_package_but_the_systems_own(
         ).partition("from vitald.cli")[0]
         + "import vitald.daemon, aiohttp, aiohttp._http_parser, multidict._multidict,"
         " yarl._quoting_c, frozenlist._frozenlist\nimport propcache._helpers_c, pynvml,"
-        " structlog, prometheus_client, pyudev, anyio\nprint(*(f'{name} {module.__file__}' for"
+        " structlog, prometheus_client, pyudev, anyio, jinja2, markupsafe._speedups\nprint(*(f'{name} {module.__file__}' for"
         " name, module in sorted(sys.modules.items()) if getattr(module, '__file__', None)),"
         " sep='\\n')\n"
     )

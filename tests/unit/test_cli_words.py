@@ -136,7 +136,12 @@ WRONG = [
     (("diag", "cancel", *NOBODY), "--reason"),
     (("diag", "read", "-", "--level", "9"), "argument --level: expected"),
     (("diag", "read", "-", "--exit-code", "bad"), "argument --exit-code: expected"),
+    *(
+        (("page", "--port", value, *NOBODY), "argument --port: expected a port from 0 to 65535")
+        for value in ("65536", "-1", "http", "")
+    ),
     (("report", "--since", "yesterday", *NOBODY), "argument --since: expected"),
+    (("report", "--html", "--ledger", *NOBODY), "--ledger is for an archive"),
     (("report", "--since", "99999d", *NOBODY), "argument --since: expected"),
     (("report", "--max-size", "1", *NOBODY), "argument --max-size: expected a size"),
     (("report", "--timeout", "0", *NOBODY), "argument --timeout: expected"),

@@ -50,6 +50,7 @@ VERBS = {
     "recovery": Verb(
         "recovery", "automatic reboot and replacement: settings, request, decisions", _ASK
     ),
+    "page": Verb("page.command", "a web page about this node, on the loopback", _ASK),
     "clear": Verb("clear", "close findings, with a reason", _OPERATE),
     "accept": Verb(
         "accept",
@@ -64,7 +65,7 @@ VERBS = {
     ),
     "report": Verb(
         "report.command",
-        "one archive for a support case: what happened, with all the evidence",
+        "one archive for a support case, or one web page: what happened, with the evidence",
         _OPERATE,
     ),
     "diag": Verb(

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -218,7 +218,12 @@ def format_span(seconds: float) -> str:
 
 def count_kind(count: int, kind: str) -> str:
     """`8 GPUs`, `1 disk`: components of a kind, as the API names it."""
-    return count_noun(count, _KIND_NOUNS.get(kind, kind))
+    return count_noun(count, name_kind(kind))
+
+
+def name_kind(kind: str) -> str:
+    """`GPU`, `disk`: a kind of component, as the API names it, in words."""
+    return _KIND_NOUNS.get(kind, kind)
 
 
 def describe_count(count: object) -> str:
@@ -322,8 +327,7 @@ def format_incident(
     own = [findings[number] for number in incident["findings"] if number in findings]
     if not own:
         return
-    cause = (incident["component"], incident["code"])
-    head = next((found for found in own if (found["component"], found["code"]) == cause), own[0])
+    head = find_head(incident, own)
     yield from format_finding(head)
     for other in own:
         if other is not head:
@@ -344,6 +348,15 @@ def format_incident(
         yield from _wrap_text("work", job, get_width())
     if len(jobs) > _MAX_JOBS:
         yield f"      {'':<6} and {len(jobs) - _MAX_JOBS} more: vitald why"
+
+
+def find_head(
+    incident: schema.ApiIncident, findings: Sequence[schema.ApiFinding]
+) -> schema.ApiFinding:
+    """The finding of the incident's cause, else the first. `findings`: its own, at least one."""
+    cause = (incident["component"], incident["code"])
+    same = (found for found in findings if (found["component"], found["code"]) == cause)
+    return next(same, findings[0])
 
 
 def _format_member(member: schema.ApiMember, component: str) -> str:
@@ -370,10 +383,11 @@ def describe_jobs(incident: schema.ApiIncident) -> Iterable[str]:
         reason = f" ({job['reason']})" if job["reason"] else ""
         seconds = (ended - since).total_seconds()
         side = "after" if seconds >= 0 else "before"
-        yield f"{name} {_describe_end(job)}{reason}, {format_span(abs(seconds))} {side}"
+        yield f"{name} {describe_end(job)}{reason}, {format_span(abs(seconds))} {side}"
 
 
-def _describe_end(job: schema.ApiJob) -> str:
+def describe_end(job: schema.ApiJob) -> str:
+    """How a job ended: `ended with exit 1`."""
     if job["state"] == "lost":
         return "was lost"
     if job["state"] != "died":
@@ -392,7 +406,7 @@ def _wrap_text(label: str, text: str, columns: int) -> Iterable[str]:
 
 def format_event(event: schema.ApiEvent) -> str:
     """An event on one line: time, code, component, marks, raw line."""
-    marks = _list_marks(event)
+    marks = list_marks(event)
     mark = colour_text(f"[{', '.join(marks)}] ", "magenta") if marks else ""
     more = event.get("followedBy") or []
     tail = f"  (+{count_noun(len(more), 'record')})" if more else ""
@@ -406,7 +420,7 @@ def _format_stamp(moment: object) -> str:
     return when.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if when else "?"
 
 
-_CHANGE_WORDS = {"in_remedy": "in remedy", "other": "changed"}
+CHANGE_WORDS = {"in_remedy": "in remedy", "other": "changed"}
 
 
 def format_transition(change: schema.ApiTransition) -> str:
@@ -416,7 +430,7 @@ def format_transition(change: schema.ApiTransition) -> str:
     kind, component = change["change"], escape_text(change["component"])
     is_open = kind != "cleared"
     colour = _ACTION_COLOURS.get(str(change["action"]), "bold") if is_open else "green"
-    word = escape_text(f"#{change['finding']} {_CHANGE_WORDS.get(kind, kind)}")
+    word = escape_text(f"#{change['finding']} {CHANGE_WORDS.get(kind, kind)}")
     marks = (("SIMULATED", change["simulated"]), ("on trial", change["onTrial"]))
     shown = ", ".join(mark for mark, holds in marks if holds)
     mark = colour_text(f"[{shown}] ", "magenta") if shown else ""
@@ -426,7 +440,8 @@ def format_transition(change: schema.ApiTransition) -> str:
     return f"{stamp}  {colour_text(word, colour)}  {component}  {mark}{text}"
 
 
-def _list_marks(event: schema.ApiEvent) -> list[str]:
+def list_marks(event: schema.ApiEvent) -> list[str]:
+    """What is to be known of an event besides its line."""
     fields = event.get("fields") or {}
     marks = []
     if event["simulated"]:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from vitald import __version__
 from vitald.cli import client, render
 from vitald.cli.check import EXIT
+from vitald.cli.notices import list_advice, list_notices
 from vitald.text import count_noun, join_first
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
 _MAX_INCIDENTS, _MAX_SHORT_INCIDENTS = 4, 8
-_MAX_NAMES, _MAX_TRIALS = 6, 4
+_MAX_NAMES = 6
 _ACCELERATORS = ("gpu", "neuron")
-_MAX_WAIT_S = 30.0  # of a sink of `vitald publish`
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -52,15 +52,16 @@ def show_status(status: schema.NodeStatus) -> None:
     flagged = render.colour_text(", ".join(flags), "bold")
     render.print_line(f"{host}  {word}  {flagged}".rstrip())
     _show_incidents(status)
-    _show_advice(status)
+    if advice := [notice.text for notice in list_advice(status)]:
+        print()
+    for text in advice:
+        render.print_line(f"  {text}")
     print()
     _show_sources(status["sources"])
-    _show_problems(status)
+    for subject, state, detail in list_notices(status):
+        render.print_line(f"  {subject}{render.colour_text(state, 'bold', 'magenta')}{detail}")
     codes = {finding.get("code", "") for finding in status["findings"]}
     _show_diagnostics(status.get("diagnostics"), codes)
-    _show_recovery(status.get("recovery"))
-    _show_publishers(status)
-    _show_configuration(status)
     watched = [component for component in status["components"] if component["kind"] != "node"]
     unknown = [
         render.escape_text(component["name"])
@@ -178,120 +179,6 @@ def _list_failed(
                 yield run
 
 
-def _show_recovery(outline: schema.ApiRecovery | None) -> None:
-    """What is requested of root, and what prevents it."""
-    if outline is None:
-        return
-    request, brake = outline["request"], outline["brake"]
-    if outline["mode"] == "automatic" and brake.startswith("none: "):
-        render.print_line(f"  recovery: no brake: {brake.removeprefix('none: ')}")
-    if request is not None:
-        findings = ", ".join(f"#{number}" for number in request["findings"][:_MAX_NAMES])
-        what = "a reboot" if request["action"] == "reboot" else "a replacement"
-        since = render.format_time(request["since"])
-        render.print_line(
-            f"  recovery: {what} is asked for since {since}, for {findings}: vitald recovery"
-        )
-        decision = request["decision"]
-        if decision is not None and decision["why"]:
-            step = "waiting" if decision["step"] == "wait" else decision["step"]
-            at, why = render.format_time(decision["time"]), render.escape_text(decision["why"])
-            render.print_line(f"            {step} at {at}: {why}")
-
-
-def _show_publishers(status: schema.NodeStatus) -> None:
-    """The sinks that do not get the node's state; nothing while all do."""
-    publishers = status.get("publishers")
-    if publishers is None:
-        return
-    log = "journalctl -u vitald-publish"
-    if publishers["silent"]:
-        silent = render.colour_text("SILENT", "bold", "magenta")
-        since = render.format_time(publishers["reported"])
-        render.print_line(f"  vitald publish: {silent} since {since}: {log}")
-        return
-    for sink in publishers["sinks"]:
-        is_late = _is_late(sink["waitingSince"], status["time"])
-        if sink["up"] and not is_late:
-            continue
-        word = "PARTLY" if sink["refused"] else "DOWN"
-        state = "behind" if sink["up"] else render.colour_text(word, "bold", "magenta")
-        state += f", without {', '.join(sink['refused'])}" if sink["refused"] else ""
-        since = f" since {render.format_time(sink['waitingSince'])}" if is_late else ""
-        why = f": {render.escape_text(sink['error'])}" if sink["error"] else ""
-        name = render.escape_text(sink["name"])
-        render.print_line(f"  publishing to {name}: {state}{since}{why}: {log}")
-
-
-def _is_late(waiting_since: object, now: object) -> bool:
-    began, ended = render.parse_time(waiting_since), render.parse_time(now)
-    if began is None or ended is None:
-        return False
-    return (ended - began).total_seconds() > _MAX_WAIT_S
-
-
 def _name_diagnostic(run: schema.DiagnosticAsk) -> str:
     level = f" level {run['level']}" if run["level"] else ""
     return f"{render.escape_text(run['check'])}{level}"
-
-
-def _show_advice(status: schema.NodeStatus) -> None:
-    """What requires no action by itself: devices with a record of faults, rules on trial."""
-    suspects = [suspect for suspect in status["suspects"] if suspect["suspect"]]
-    trials = status["trials"]
-    if suspects or trials:
-        print()
-    for suspect in suspects:
-        parts = ", ".join(
-            f"{part['count']} {str(part['kind']).replace('_', ' ')}" for part in suspect["parts"]
-        )
-        where = suspect["component"]
-        if suspect["device"] != where:
-            where = f"{where} ({suspect['device']})"
-        score = f"score {suspect['score']} in 28 days"
-        render.print_line(f"  suspect {render.escape_text(where)}: {score}: {parts}")
-    for trial in trials[:_MAX_TRIALS]:
-        rule = f"on trial {trial['code']} would have asked to {trial['todo']}"
-        component = render.escape_text(trial["component"])
-        render.print_line(f"  {rule}: {component}, {render.describe_count(trial['count'])}")
-
-
-def _show_configuration(status: schema.NodeStatus) -> None:
-    """What differs between the file and what is in force; nothing if they agree."""
-    configuration = status.get("configuration")
-    if configuration is None:
-        return
-    if errors := configuration["errors"]:
-        refused = render.colour_text("REFUSED", "bold", "magenta")
-        more = " (and others)" if len(errors) > 1 else ""
-        render.print_line(f"  configuration: {refused}: {render.escape_text(errors[0])}{more}")
-        effect = "the former one is in force, a start would fail"
-        render.print_line(f"{' ' * 17}{effect}: correct it, then vitald config reload")
-    for keys, what, command in (
-        (configuration["needsReload"], "reload", "vitald config reload"),
-        (configuration["needsRestart"], "restart", "systemctl restart vitald"),
-    ):
-        if keys:
-            names = render.escape_text(join_first(keys, _MAX_NAMES))
-            render.print_line(f"  configuration: needs a {what}: {names}: {command}")
-
-
-def _show_problems(status: schema.NodeStatus) -> None:
-    ledger, kernel = status["ledger"], status["kernelLog"]
-    if not ledger["ok"]:
-        line = f"  ledger: CANNOT BE WRITTEN: {render.escape_text(ledger['error'])}"
-        render.print_line(render.colour_text(line, "bold", "magenta"))
-        render.print_line(
-            f"          {count_noun(ledger['unsavedEvents'], 'event')} held in memory; check space,"
-            " mount and permissions of the state folder"
-        )
-    if kernel["recordsLost"]:
-        render.print_line(
-            f"  kernel log: {count_noun(kernel['recordsLost'], 'record')} lost since the start; see"
-            " journalctl -k"
-        )
-    if kernel["untrusted"]:
-        render.print_line(
-            f"  kernel log: ignored {count_noun(kernel['untrusted'], 'fault-like line')}, written"
-            " by user processes or about devices that this node does not have (see vitald events)"
-        )

@@ -1,5 +1,5 @@
 """
-`vitald report`: one archive for a support case, readable without vitald.
+`vitald report`: one archive for a support case, readable without vitald; with --html one web page.
 
 It is written in any state of the node. If the daemon does not answer, its ledger is read; each part
 that is unavailable is named in `errors.txt` with the reason.
@@ -25,7 +25,8 @@ from typing import IO
 from vitald import tomlfile
 from vitald.cli import EX_UNAVAILABLE, UsageError, render, words
 from vitald.cli.report.archive import Archive, CannotWrite, create_file
-from vitald.cli.report.parts import CONFIG, ReportOptions, SupportReport
+from vitald.cli.report.configuration import CONFIG
+from vitald.cli.report.parts import ReportOptions, SupportReport
 from vitald.timestamps import format_compact
 
 _HINT = (
@@ -53,6 +54,11 @@ def _add_archive_options(parser: argparse.ArgumentParser) -> None:
         help="where to (default: here, named after host and time)",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument(
+        "--html",
+        action="store_true",
+        help="instead of an archive one web page for a ticket, as vitald page shows it",
+    )
 
 
 def _add_content_options(parser: argparse.ArgumentParser) -> None:
@@ -116,28 +122,38 @@ def _parse_size(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     now = time.time()
+    os.environ["TZ"] = "UTC"  # its reader may be in another time zone
+    time.tzset()
     host = re.sub(r"[^A-Za-z0-9.-]+", "-", socket.gethostname())[:63].strip("-.") or "node"
     name = f"vitald-report-{host}-{format_compact(now)}"
     path: Path = arguments.output
-    if str(path) == "-" and sys.stdout.isatty():
+    if arguments.html and arguments.ledger:
+        raise UsageError("--ledger is for an archive, and --html writes none")
+    if str(path) == "-" and sys.stdout.isatty() and not arguments.html:
         raise UsageError("an archive is nothing for a terminal: vitald report --output - > FILE")
     if path.is_dir():
-        path = path / f"{name}.tar.gz"
+        path = path / f"{name}{'.html' if arguments.html else '.tar.gz'}"
+
+    def write(file: IO[bytes]) -> tuple[int, list[tuple[str, str]]]:
+        if arguments.html:
+            return _write_page(arguments, file)
+        return _write_archive(arguments, file, name, now)
+
     try:
         if str(path) == "-":
-            with tempfile.TemporaryFile() as file:
-                size, missing = _write_report(arguments, file, name, now)
-                file.seek(0)
-                shutil.copyfileobj(file, sys.stdout.buffer)
+            with tempfile.TemporaryFile() as spool:
+                size, missing = write(spool)
+                spool.seek(0)
+                shutil.copyfileobj(spool, sys.stdout.buffer)
                 sys.stdout.buffer.flush()
         else:
             with create_file(path, force=arguments.force) as (file, publish):
-                size, missing = _write_report(arguments, file, name, now)
+                size, missing = write(file)
                 publish()
     except CannotWrite as error:
         print(f"vitald: {render.escape_text(path)}: {error}", file=sys.stderr)
         return EX_UNAVAILABLE
-    # With `--output -` standard output is the archive.
+    # With `--output -` standard output is the file.
     _print_result(arguments, path, size, missing, sys.stderr if str(path) == "-" else sys.stdout)
     return 0
 
@@ -161,11 +177,19 @@ def _print_result(
     print(_HINT, file=stream)
 
 
-def _write_report(
+def _write_page(
+    arguments: argparse.Namespace, file: IO[bytes]
+) -> tuple[int, list[tuple[str, str]]]:
+    from vitald.cli.report.html import make_page  # a template engine, which no archive needs
+
+    page, error = make_page(arguments.config, arguments.socket, arguments.timeout)
+    file.write(page)
+    return len(page), [("all that the daemon knows", error)] if error else []
+
+
+def _write_archive(
     arguments: argparse.Namespace, file: IO[bytes], name: str, now: float
 ) -> tuple[int, list[tuple[str, str]]]:
-    os.environ["TZ"] = "UTC"  # its reader may be in another time zone
-    time.tzset()
     archive = Archive(file, name, now, arguments.max_size)
     wanted = ReportOptions(
         since=now - arguments.since,

@@ -64,6 +64,7 @@ _PROPERTIES = (
 _LIBRARIES = (
     "aiohttp",
     "anyio",
+    "jinja2",
     "nvidia-ml-py",
     "prometheus-client",
     "pyudev",

@@ -19,30 +19,28 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
-from vitald import __version__, config_file, tomlfile
+from vitald import __version__
 from vitald import config as configs
 from vitald.cli import CommandFailed, client, render, status, why
 from vitald.cli.render import Json
 from vitald.cli.report import machine
 from vitald.cli.report.archive import Archive, ArchiveFull
+from vitald.cli.report.configuration import find_socket, read_configuration
 from vitald.cli.report.event_pages import EventPages
 from vitald.cli.report.history import MAX_PAGE, DaemonHistory, HistorySource
 from vitald.cli.report.ledger_history import LedgerHistory, open_raw_ledger
 from vitald.cli.report.part_writer import PartWriter
 from vitald.cli.report.readme import README
-from vitald.cli.report.redact import Redactor, redact_configuration
+from vitald.cli.report.redact import Redactor
 from vitald.collectors.pci.inventory import PciInventory
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
 T = TypeVar("T")
-CONFIG = Path("/etc/vitald/config.toml")
-_CONFIG_BYTES = 1024 * 1024
 _MAX_EVENTS_S = 120.0
 _MAX_CHAINS, _MAX_OUTPUTS, _MAX_SUMMARISED = 100, 100, 50
 _CHUNK = 1024 * 1024
-_LOCATION_SECTIONS = ("paths", "kernel_log", "socket", "metrics", "recovery")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,38 +100,17 @@ class SupportReport(PartWriter):
 
     def _read_config(self) -> str:
         """The redacted configuration. What can be parsed of it is used as the configuration."""
-        path = self._wanted.config
-        if path == CONFIG and not path.exists():
-            return f"# there is no {path}: the defaults are in force\n"
-        try:
-            with path.open("rb") as file:
-                text = file.read(_CONFIG_BYTES).decode("utf-8", "replace")
-        except OSError as error:
-            self.note_missing("config.toml", f"{path}: {error.strerror}")
-            return f"# {path}: {error.strerror}\n"
-        shown, wrong = redact_configuration(text, self._redactor)
-        errors = [wrong] if wrong else []
-        try:
-            tables = tomlfile.parse_toml(text, str(path))
-            self._config = _parse_known_sections(tables)
-            self._config = configs.parse(text, tables, str(path))
-        except config_file.ConfigError as error:
-            errors += error.errors
-        except ValueError as error:
-            errors.append(str(error))
-        notes = [f"{path}, written anew: without comments, and without what may be a secret"]
-        notes += [f"redacted: {redaction}" for redaction in self._redactor.redactions]
-        notes += [f"wrong: {self._redactor.redact_text(error)}" for error in errors]
-        return "".join(f"# {' '.join(note.split())}\n" for note in notes) + f"\n{shown}"
+        found = read_configuration(self._wanted.config, self._redactor)
+        if found.unreadable:
+            self.note_missing("config.toml", found.unreadable)
+        self._config = found.config
+        return found.shown
 
     def _open_history(self) -> HistorySource | None:
         """The daemon; without an answer its ledger; None without either. Adds `status.json` and
         the head of the summary.
         """
-        configured = self._config.socket_path
-        place = self._wanted.socket or (
-            configured if configured.exists() else client.default_socket()
-        )
+        place = self._wanted.socket or find_socket(self._config)
         daemon = DaemonHistory(
             partial(client.call_api, argparse.Namespace(socket=place, timeout=self._wanted.timeout))
         )
@@ -362,19 +339,6 @@ class SupportReport(PartWriter):
 def _read_chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
     """The first `size` bytes of the file; fewer where it is shorter."""
     return iter(lambda: file.read(min(_CHUNK, size - file.tell())), b"")
-
-
-def _parse_known_sections(tables: tomlfile.Table) -> configs.Config:
-    """The paths of the configuration, from a file that may be wrong in other sections."""
-    right: tomlfile.Table = {}
-    for section in _LOCATION_SECTIONS:
-        try:
-            if section in tables:
-                configs.parse("", {**right, section: tables[section]}, "")
-                right[section] = tables[section]
-        except config_file.ConfigError:
-            continue  # reported for the whole file
-    return configs.parse("", right, "")
 
 
 def _list_pci_devices(sysfs: Path) -> list[Json]:

@@ -1,0 +1,218 @@
+"""The status page from the daemon's answers. Reads no clock: an age is counted from `now`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from vitald import __version__
+from vitald.cli import render
+from vitald.cli.notices import list_advice, list_notices
+from vitald.cli.page import wording
+from vitald.cli.page.answers import MAX_INCIDENTS, Answers
+from vitald.cli.page.cards import build_card
+from vitald.cli.page.model import (
+    Card,
+    Change,
+    Command,
+    Fact,
+    Page,
+    Part,
+    PartGroup,
+    Row,
+    Span,
+    Tone,
+)
+from vitald.cli.page.timeline import build_timeline
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+_MAX_LINES, _MAX_PARTS = 50, 64
+_WORST_FIRST = (Tone.BAD, Tone.UNKNOWN, Tone.WARNING, Tone.NOTE, Tone.OK)
+
+
+def build_page(answers: Answers, now: datetime, span: Span | None = None) -> Page:
+    """The page of a daemon that answered. `now`: with a time zone. `span`: of the timeline."""
+    status = answers.status
+    cards = tuple(_build_cards(answers, now))
+    lines = [incident["line"] for incident in status["incidents"]]
+    return Page(
+        host=status["host"],
+        tone=wording.STATUS_TONES[status["status"]],
+        status=status["status"],
+        lead=wording.STATUS_LEADS[status["status"]],
+        flags=tuple(render.describe_flags(status["findings"], status)),
+        moment=wording.describe_moment(now, now),
+        drill=_describe_drill(status),
+        cards=cards,
+        other_incidents=tuple(_list_other_incidents(status, lines[len(cards) :])),
+        notices=tuple(_list_notices(answers, lines)),
+        advice=tuple(notice.text for notice in list_advice(status)),
+        timeline=build_timeline(status["findings"], answers.cleared, now, span),
+        changes=tuple(_list_changes(answers.changes, now)),
+        groups=tuple(_list_groups(status["components"])),
+        sources=tuple(_list_sources(status, now)),
+        diagnostics=tuple(_list_diagnostics(status.get("diagnostics"), now)),
+        jobs=tuple(_list_jobs(answers.jobs, now)),
+        publishers=tuple(_list_publishers(status.get("publishers"), now)),
+        daemon=tuple(_list_daemon_facts(status, now)),
+    )
+
+
+def build_error_page(host: str, error: str, now: datetime) -> Page:
+    """The page of a daemon that did not answer. `error`: why, for a person."""
+    return Page(
+        host=host,
+        tone=Tone.UNKNOWN,
+        status="unknown",
+        lead="No usable answer from vitald: nothing is known of this node.",
+        moment=wording.describe_moment(now, now),
+        error=error,
+        remedies=tuple(Command(*command) for command in wording.AWAY_COMMANDS),
+    )
+
+
+def _build_cards(answers: Answers, now: datetime) -> Iterator[Card]:
+    """The first incidents, up to the first whose findings are not among the answer's."""
+    findings = {finding["id"]: finding for finding in answers.status["findings"]}
+    for incident in answers.status["incidents"][:MAX_INCIDENTS]:
+        own = [findings[number] for number in incident["findings"] if number in findings]
+        if not own:
+            return
+        yield build_card(incident, own, answers.chains.get(incident["findings"][0]), now)
+
+
+def _list_other_incidents(status: schema.NodeStatus, lines: list[str]) -> Iterator[str]:
+    """A line for each incident that has no card, and how many findings there are if that is not
+    all.
+    """
+    yield from lines[:_MAX_LINES]
+    if len(lines) > _MAX_LINES:
+        yield f"{status['openFindings']} findings are open in all: vitald findings lists them."
+
+
+def _describe_drill(status: schema.NodeStatus) -> str:
+    if not status["simulated"]:
+        return ""
+    marked = [finding["simulated"] for finding in status["findings"]]
+    if marked and all(marked):
+        return "Every open finding is simulated: by a drill, or by a simulated source."
+    if any(marked):
+        return "Findings marked DRILL are simulated. The others are real."
+    return "A source is simulated: what it reads is not of real hardware."
+
+
+def _list_notices(answers: Answers, lines: Iterable[str]) -> Iterator[str]:
+    """What else keeps the node from being healthy, or this page from being complete."""
+    status, incidents = answers.status, set(lines)
+    yield from (reason for reason in status["reasons"] if reason not in incidents)
+    yield from (notice.text for notice in list_notices(status))
+    yield from (f"Not on this page: {part}" for part in answers.missing)
+
+
+def _list_changes(changes: Iterable[schema.ApiTransition], now: datetime) -> Iterator[Change]:
+    for change in changes:
+        yield Change(
+            wording.make_moment(change["time"], now),
+            render.CHANGE_WORDS.get(change["change"], change["change"]),
+            change["finding"],
+            change["title"],
+            change["component"],
+            change["cause"],
+            change["simulated"],
+        )
+
+
+def _list_groups(components: Iterable[schema.ApiComponent]) -> Iterator[PartGroup]:
+    """The components by kind, without the node itself: it has the verdict."""
+    by_kind: dict[str, list[schema.ApiComponent]] = {}
+    for component in components:
+        if component["kind"] != "node":
+            by_kind.setdefault(component["kind"], []).append(component)
+    for kind, members in by_kind.items():
+        counts = Counter(component["status"] for component in members)
+        parts = sorted(map(_build_part, members), key=lambda part: _WORST_FIRST.index(part.tone))
+        yield PartGroup(
+            render.name_kind(kind),
+            ", ".join(f"{counts[word]} {word}" for word in wording.STATUS_TONES if counts[word]),
+            tuple(parts[:_MAX_PARTS]),
+            max(0, len(parts) - _MAX_PARTS),
+        )
+
+
+def _build_part(component: schema.ApiComponent) -> Part:
+    device = component.get("device")  # an older daemon names none
+    return Part(
+        component["id"] or component["name"],
+        wording.STATUS_TONES[component["status"]],
+        component["status"],
+        "; ".join(component["unseen"]) or (device.get("text", "") if device else ""),
+    )
+
+
+def _list_sources(status: schema.NodeStatus, now: datetime) -> Iterator[Row]:
+    for source in status["sources"]:
+        yield Row(
+            source["name"],
+            wording.SOURCE_TONES[source["state"]],
+            source["state"],
+            wording.make_moment(source["lastSeen"], now),
+            source["detail"],
+        )
+
+
+def _list_diagnostics(outline: schema.DiagnosticOutline | None, now: datetime) -> Iterator[Row]:
+    if outline is None:
+        return
+    for going in outline["going"]:
+        began = wording.make_moment(going["began"] or going["askedAt"], now)
+        detail = going["waitsFor"] or going["test"] or going["reason"]
+        yield Row(_name_run(going), Tone.NOTE, going["stage"], began, detail)
+    for run in outline["last"]:
+        yield Row(
+            _name_run(run),
+            wording.OUTCOME_TONES.get(run["outcome"], Tone.WARNING),
+            run["outcome"].replace("_", " "),
+            wording.make_moment(run["ended"], now),
+            run["why"],
+        )
+
+
+def _name_run(run: schema.DiagnosticAsk) -> str:
+    return f"{run['check']} level {run['level']}" if run["level"] else run["check"]
+
+
+def _list_jobs(jobs: Iterable[schema.ApiJob], now: datetime) -> Iterator[Row]:
+    for job in jobs:
+        name = f"{job['job']} of {job['user']}" if job["user"] else job["job"]
+        how = render.describe_end(job) if job["state"] == "died" else ""
+        yield Row(
+            name,
+            wording.JOB_TONES[job["state"]],
+            job["state"],
+            wording.make_moment(job["ended"] or job["began"], now),
+            ": ".join(filter(None, (how, job["reason"]))),
+        )
+
+
+def _list_publishers(publishers: schema.ApiPublishers | None, now: datetime) -> Iterator[Row]:
+    for sink in publishers["sinks"] if publishers is not None else ():
+        waiting = f"{sink['waiting']} waiting" if sink["waiting"] else ""
+        yield Row(
+            sink["name"],
+            Tone.OK if sink["up"] else Tone.BAD,
+            "up" if sink["up"] else "down",
+            wording.make_moment(sink["lastSuccess"], now),
+            "; ".join(filter(None, (sink["error"], waiting))),
+        )
+
+
+def _list_daemon_facts(status: schema.NodeStatus, now: datetime) -> Iterator[Fact]:
+    other = f" (this page: {__version__})" if status["version"] != __version__ else ""
+    yield Fact("vitald", f"{status['version']}{other}, pid {status['pid']}")
+    yield Fact("Started", "", wording.make_moment(status["startedAt"], now))
+    yield Fact("Profile", status["profile"])
+    yield Fact("Boot", status["bootId"])

@@ -1,0 +1,132 @@
+"""An incident as a card of the status page: what is wrong, the evidence, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from vitald.cli import render
+from vitald.cli.page import wording
+from vitald.cli.page.model import Card, Command, Fact, Line, Requirement
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+
+def build_card(
+    incident: schema.ApiIncident,
+    findings: Sequence[schema.ApiFinding],
+    chain: schema.Why | None,
+    now: datetime,
+) -> Card:
+    """`findings`: the open ones of the incident, at least one. `chain`: how its first one came to
+    be; None where that was not queried.
+    """
+    head = render.find_head(incident, findings)
+    return Card(
+        number=head["id"],
+        tone=wording.find_tone(head),
+        title=head["title"],
+        code=head["code"],
+        component=head["component"],
+        device=render.describe_device(head.get("device")),
+        since=wording.make_moment(head["since"], now),
+        is_drill=head["simulated"],
+        is_begun=head["state"] == "in_remedy",
+        when=render.describe_when(head["when"]).strip() or "now",
+        todo=head["todo"],
+        hint=head["advice"],
+        facts=tuple(_list_facts(head, incident, now)),
+        raw=head["raw"],
+        raw_note=_note_raw(head),
+        lines=tuple(_list_lines(chain, head, now)),
+        requirements=tuple(_list_requirements(chain)),
+        others=tuple(_describe_other(other) for other in findings if other is not head),
+        consequences=tuple(_list_consequences(incident, findings)),
+        jobs=tuple(render.describe_jobs(incident)),
+        commands=tuple(list_commands(head)),
+    )
+
+
+def _list_facts(
+    finding: schema.ApiFinding, incident: schema.ApiIncident, now: datetime
+) -> Iterator[Fact]:
+    if finding["count"] != 1:
+        seen = f"{finding['count']} times, last"
+        yield Fact("Seen", seen, wording.make_moment(finding["last"], now))
+    if finding["simulatedUntil"]:
+        yield Fact("Drill ends", "", wording.make_moment(finding["simulatedUntil"], now))
+    accepted = finding["accepted"]
+    if accepted is not None:
+        text = f"by {accepted['by']}: {accepted['reason']}; until"
+        yield Fact("Accepted", text, wording.make_moment(accepted["until"], now))
+    if witness := render.describe_witness(finding, full=True):
+        yield Fact("Witness", witness)
+    if finding["unusable"]:
+        yield Fact("Device", "it cannot be used")
+    if finding["because"]:
+        yield Fact("Why this action", finding["because"])
+    if incident["story"]:
+        yield Fact("Incident", f"{incident['id']}: {incident['story']}")
+    if finding["meaning"]:
+        yield Fact("Meaning", finding["meaning"])
+    yield Fact("Ends with", "; ".join(finding["clears"]))
+
+
+def _note_raw(finding: schema.ApiFinding) -> str:
+    if finding["fields"].get("on_pci") is False:
+        return "There is no such PCI device on this node now."
+    return ""
+
+
+def _list_lines(chain: schema.Why | None, head: schema.ApiFinding, now: datetime) -> Iterator[Line]:
+    """The events that it was seen in; none where the only line is shown already."""
+    events = chain["events"] if chain is not None else []
+    if [event["raw"] for event in events] == [head["raw"]]:
+        return
+    for event in events:
+        yield Line(
+            wording.make_moment(event["time"], now),
+            event["code"],
+            event["component"],
+            event["raw"],
+            tuple(render.list_marks(event)),
+        )
+
+
+def _list_requirements(chain: schema.Why | None) -> Iterator[Requirement]:
+    for layer in chain["asked"] if chain is not None else ():
+        action = layer["action"].replace("_", " ") + render.describe_when(layer["when"])
+        yield Requirement(
+            wording.LAYERS[layer["layer"]], action, layer["because"], layer["decides"]
+        )
+
+
+def _describe_other(finding: schema.ApiFinding) -> str:
+    drill = "DRILL " if finding["simulated"] else ""
+    todo = f"{finding['todo']}{render.describe_when(finding['when'])}"
+    place = f"{finding['component']} ({finding['code']}, #{finding['id']})"
+    return f"{drill}{todo}: {finding['title']}, {place}"
+
+
+def _list_consequences(
+    incident: schema.ApiIncident, findings: Sequence[schema.ApiFinding]
+) -> Iterator[str]:
+    """The members of the incident that are no open findings of their own."""
+    named = {(finding["component"], finding["code"]) for finding in findings}
+    for member in incident["members"]:
+        if (member["component"], member["code"]) not in named:
+            times = f", {member['count']} times" if member["count"] != 1 else ""
+            yield f"{member['title']}: {member['code']} on {member['component']}{times}"
+
+
+def list_commands(finding: schema.ApiFinding) -> Iterator[Command]:
+    """The command lines for a finding, in the order in which they are used."""
+    kind, _, place = finding["component"].partition("/")
+    action = () if finding["simulated"] else wording.ACTION_COMMANDS.get(finding["action"], ())
+    drill = wording.DRILL_COMMANDS if finding["simulatedUntil"] else ()
+    values: Mapping[str, object] = {"id": finding["id"], "pci": place}
+    for template in (*action, *drill, *wording.COMMON_COMMANDS):
+        if not template.kinds or kind in template.kinds:
+            yield Command(template.line.format_map(values), template.purpose)

@@ -1,0 +1,72 @@
+"""The daemon's configuration, for `vitald report`: redacted, and as far as it can be parsed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from vitald import config as configs
+from vitald import config_file, tomlfile
+from vitald.cli import client
+from vitald.cli.report.redact import Redactor, redact_configuration
+
+CONFIG = Path("/etc/vitald/config.toml")
+_MAX_BYTES = 1024 * 1024
+_LOCATION_SECTIONS = ("paths", "kernel_log", "socket", "metrics", "recovery")
+
+
+class FoundConfiguration(NamedTuple):
+    """`shown`: the redacted file, with what is wrong with it. `unreadable`: why it cannot be read;
+    empty if it can.
+    """
+
+    shown: str
+    config: configs.Config
+    unreadable: str = ""
+
+
+def read_configuration(path: Path, redactor: Redactor) -> FoundConfiguration:
+    """The file at `path`; the defaults if it cannot be read. `redactor` remembers its secrets."""
+    config = configs.Config()
+    if path == CONFIG and not path.exists():
+        return FoundConfiguration(f"# there is no {path}: the defaults are in force\n", config)
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        why = f"{path}: {error.strerror}"
+        return FoundConfiguration(f"# {why}\n", config, why)
+    shown, wrong = redact_configuration(text, redactor)
+    errors = [wrong] if wrong else []
+    try:
+        tables = tomlfile.parse_toml(text, str(path))
+        config = _parse_known_sections(tables)
+        config = configs.parse(text, tables, str(path))
+    except config_file.ConfigError as error:
+        errors += error.errors
+    except ValueError as error:
+        errors.append(str(error))
+    notes = [f"{path}, written anew: without comments, and without what may be a secret"]
+    notes += [f"redacted: {redaction}" for redaction in redactor.redactions]
+    notes += [f"wrong: {redactor.redact_text(error)}" for error in errors]
+    head = "".join(f"# {' '.join(note.split())}\n" for note in notes)
+    return FoundConfiguration(f"{head}\n{shown}", config)
+
+
+def find_socket(config: configs.Config) -> Path:
+    """The configured socket, if it is there; else the daemon's usual one."""
+    configured = config.socket_path
+    return configured if configured.exists() else client.default_socket()
+
+
+def _parse_known_sections(tables: tomlfile.Table) -> configs.Config:
+    """The paths of the configuration, from a file that may be wrong in other sections."""
+    right: tomlfile.Table = {}
+    for section in _LOCATION_SECTIONS:
+        try:
+            if section in tables:
+                configs.parse("", {**right, section: tables[section]}, "")
+                right[section] = tables[section]
+        except config_file.ConfigError:
+            continue  # reported for the whole file
+    return configs.parse("", right, "")
