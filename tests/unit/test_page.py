@@ -237,6 +237,14 @@ def finding(**changed: object) -> schema.ApiFinding:
     return typing.cast("schema.ApiFinding", found)
 
 
+def test_no_command_has_text_of_the_answer() -> None:
+    """A person may copy it into a shell of root."""
+    hostile = finding(action="reset_device", component="gpu/0;rm -rf /")
+    assert "nvidia-smi -r -i ADDRESS" in [command.line for command in list_commands(hostile)]
+    with pytest.raises(ValueError):
+        [*list_commands(finding(id="1;rm -rf /"))]
+
+
 @pytest.mark.parametrize("action", [action.value for action in model.Action])
 @pytest.mark.parametrize("component", ["gpu/0000:65:00.0", "nic/mlx5_0", "node"])
 @pytest.mark.parametrize("drill", [None, "2026-11-18T14:00:00.000Z"])
@@ -471,17 +479,31 @@ def test_what_else_is_wrong_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("marked", "words"),
+    ("marked", "opened", "words"),
     [
-        ([], "A source is simulated"),
-        ([True, True], "Every open finding is simulated"),
-        ([True, False], "The others are real"),
+        ([], 0, "A source is simulated"),
+        ([True, True], 2, "Every open finding is simulated"),
+        ([True, True], 3, "Findings marked DRILL are simulated"),
+        ([True, False], 2, "Findings marked DRILL are simulated"),
     ],
 )
-def test_a_drill_is_shown(marked: list[bool], words: str) -> None:
+def test_a_drill_is_shown(marked: list[bool], opened: int, words: str) -> None:
+    """Also where not all open findings are among the answer's."""
     found = examples.STATUS["findings"][0]
     findings = [{**found, "id": n, "simulated": drill} for n, drill in enumerate(marked, 1)]
-    assert words in build({"simulated": True, "findings": findings}).drill
+    page = build({"simulated": True, "findings": findings, "openFindings": opened})
+    assert page.drill.startswith(words)
+
+
+def test_what_could_not_be_read_is_not_shown_as_empty() -> None:
+    def texts_of(page: Page) -> str:
+        return "".join(Structure(TEMPLATE.render_page(page)).text)
+
+    empty = texts_of(build({"diagnostics": {"going": [], "last": []}}))
+    unreadable = texts_of(build({"diagnostics": None}, changes=None, jobs=None))
+    for sentence in ("No finding has changed", "has reported no job", "No diagnostic has run"):
+        assert sentence in empty and sentence not in unreadable
+    assert (empty.count("could not be read"), unreadable.count("could not be read")) == (0, 3)
 
 
 def test_a_daemon_that_is_away_is_shown() -> None:

@@ -180,6 +180,8 @@ PLANTED = [
     f'[a]\n"pass\\u0077ord" = "{SECRET}"',
     f'[a]\n"https://u:{SECRET}@x" = 1',
     f"[a]\nkey = '{SECRET}'",
+    f'[notify.ops]\nurl = "https://hooks.example.com/{SECRET}"',
+    f'[notify.ops]\nurl = ["https://a.example.com", "https://b.example.com/x/{SECRET}/?y"]',
 ]
 SHAPES = [
     "ghp_abcdefghijklmnopqrst0123456789",

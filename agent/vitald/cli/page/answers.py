@@ -22,13 +22,13 @@ _MAX_CHAINS, _MAX_CLEARED, _MAX_CHANGES, _MAX_JOBS = 5, 50, 20, 8
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """`missing`: the parts that could not be read, and why."""
+    """`missing`: the parts that could not be read, and why. These are None."""
 
     status: schema.NodeStatus
     chains: dict[int, schema.Why] = field(default_factory=dict)  # by the finding's number
-    cleared: tuple[schema.ApiFinding, ...] = ()  # the newest first
-    changes: tuple[schema.ApiTransition, ...] = ()  # the newest first
-    jobs: tuple[schema.ApiJob, ...] = ()  # those that run first
+    cleared: tuple[schema.ApiFinding, ...] | None = ()  # the newest first
+    changes: tuple[schema.ApiTransition, ...] | None = ()  # the newest first
+    jobs: tuple[schema.ApiJob, ...] | None = ()  # those that run first
     missing: tuple[str, ...] = ()
 
 
@@ -42,31 +42,29 @@ def read_answers(arguments: argparse.Namespace) -> Answers:
     daemon = DaemonHistory(partial(client.call_api, arguments))
     missing: list[str] = []
 
-    def read_part(name: str, read: Callable[[], T], empty: T) -> T:
+    def read_part(name: str, read: Callable[[], T]) -> T | None:
         try:
             return read()
         except (CommandFailed, LookupError, TypeError, ValueError) as error:
             missing.append(f"{name}: {error}")
-            return empty
+            return None
 
     heads = [incident["findings"][0] for incident in status["incidents"] if incident["findings"]]
     chains = {
         number: chain
         for number in heads[:_MAX_CHAINS]
-        if (chain := read_part(f"how #{number} came to be", _explain(daemon, number), None))
+        if (
+            chain := read_part(f"how #{number} came to be", partial(daemon.explain_finding, number))
+        )
     }
     return Answers(
         status,
         chains,
-        read_part("findings that ended", lambda: _list_cleared(daemon), ()),
-        read_part("changes", lambda: _list_changes(daemon), ()),
-        read_part("jobs", lambda: _list_jobs(daemon), ()),
+        read_part("findings that ended", partial(_list_cleared, daemon)),
+        read_part("changes", partial(_list_changes, daemon)),
+        read_part("jobs", partial(_list_jobs, daemon)),
         tuple(missing),
     )
-
-
-def _explain(daemon: DaemonHistory, number: int) -> Callable[[], schema.Why | None]:
-    return lambda: daemon.explain_finding(number)
 
 
 def _list_cleared(daemon: DaemonHistory) -> tuple[schema.ApiFinding, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from vitald import __version__
 from vitald.cli import render
@@ -30,6 +30,9 @@ from vitald.cli.page.timeline import build_timeline
 if TYPE_CHECKING:
     from vitald.server import schema
 
+T = TypeVar("T")
+S = TypeVar("S")
+
 _MAX_LINES, _MAX_PARTS = 50, 64
 _WORST_FIRST = (Tone.BAD, Tone.UNKNOWN, Tone.WARNING, Tone.NOTE, Tone.OK)
 
@@ -51,12 +54,12 @@ def build_page(answers: Answers, now: datetime, span: Span | None = None) -> Pag
         other_incidents=tuple(_list_other_incidents(status, lines[len(cards) :])),
         notices=tuple(_list_notices(answers, lines)),
         advice=tuple(notice.text for notice in list_advice(status)),
-        timeline=build_timeline(status["findings"], answers.cleared, now, span),
-        changes=tuple(_list_changes(answers.changes, now)),
+        timeline=build_timeline(status["findings"], answers.cleared or (), now, span),
+        changes=_build_list(_build_change, answers.changes, now),
         groups=tuple(_list_groups(status["components"])),
         sources=tuple(_list_sources(status, now)),
-        diagnostics=tuple(_list_diagnostics(status.get("diagnostics"), now)),
-        jobs=tuple(_list_jobs(answers.jobs, now)),
+        diagnostics=_list_diagnostics(status.get("diagnostics"), now),
+        jobs=_build_list(_build_job, answers.jobs, now),
         publishers=tuple(_list_publishers(status.get("publishers"), now)),
         daemon=tuple(_list_daemon_facts(status, now)),
     )
@@ -98,10 +101,10 @@ def _describe_drill(status: schema.NodeStatus) -> str:
     if not status["simulated"]:
         return ""
     marked = [finding["simulated"] for finding in status["findings"]]
-    if marked and all(marked):
+    if marked and all(marked) and len(marked) == status["openFindings"]:
         return "Every open finding is simulated: by a drill, or by a simulated source."
     if any(marked):
-        return "Findings marked DRILL are simulated. The others are real."
+        return "Findings marked DRILL are simulated. Those without the mark are real."
     return "A source is simulated: what it reads is not of real hardware."
 
 
@@ -113,17 +116,22 @@ def _list_notices(answers: Answers, lines: Iterable[str]) -> Iterator[str]:
     yield from (f"Not on this page: {part}" for part in answers.missing)
 
 
-def _list_changes(changes: Iterable[schema.ApiTransition], now: datetime) -> Iterator[Change]:
-    for change in changes:
-        yield Change(
-            wording.make_moment(change["time"], now),
-            render.CHANGE_WORDS.get(change["change"], change["change"]),
-            change["finding"],
-            change["title"],
-            change["component"],
-            change["cause"],
-            change["simulated"],
-        )
+def _build_list(
+    build: Callable[[T, datetime], S], items: Iterable[T] | None, now: datetime
+) -> tuple[S, ...] | None:
+    return tuple(build(item, now) for item in items) if items is not None else None
+
+
+def _build_change(change: schema.ApiTransition, now: datetime) -> Change:
+    return Change(
+        wording.make_moment(change["time"], now),
+        render.CHANGE_WORDS.get(change["change"], change["change"]),
+        change["finding"],
+        change["title"],
+        change["component"],
+        change["cause"],
+        change["simulated"],
+    )
 
 
 def _list_groups(components: Iterable[schema.ApiComponent]) -> Iterator[PartGroup]:
@@ -164,38 +172,48 @@ def _list_sources(status: schema.NodeStatus, now: datetime) -> Iterator[Row]:
         )
 
 
-def _list_diagnostics(outline: schema.DiagnosticOutline | None, now: datetime) -> Iterator[Row]:
+def _list_diagnostics(
+    outline: schema.DiagnosticOutline | None, now: datetime
+) -> tuple[Row, ...] | None:
     if outline is None:
-        return
-    for going in outline["going"]:
-        began = wording.make_moment(going["began"] or going["askedAt"], now)
-        detail = going["waitsFor"] or going["test"] or going["reason"]
-        yield Row(_name_run(going), Tone.NOTE, going["stage"], began, detail)
-    for run in outline["last"]:
-        yield Row(
-            _name_run(run),
-            wording.OUTCOME_TONES.get(run["outcome"], Tone.WARNING),
-            run["outcome"].replace("_", " "),
-            wording.make_moment(run["ended"], now),
-            run["why"],
-        )
+        return None
+    going = (_build_going(run, now) for run in outline["going"])
+    return (*going, *(_build_run(run, now) for run in outline["last"]))
+
+
+def _build_going(run: schema.DiagnosticGoing, now: datetime) -> Row:
+    return Row(
+        _name_run(run),
+        Tone.NOTE,
+        run["stage"],
+        wording.make_moment(run["began"] or run["askedAt"], now),
+        run["waitsFor"] or run["test"] or run["reason"],
+    )
+
+
+def _build_run(run: schema.DiagnosticRun, now: datetime) -> Row:
+    return Row(
+        _name_run(run),
+        wording.OUTCOME_TONES.get(run["outcome"], Tone.WARNING),
+        run["outcome"].replace("_", " "),
+        wording.make_moment(run["ended"], now),
+        run["why"],
+    )
 
 
 def _name_run(run: schema.DiagnosticAsk) -> str:
     return f"{run['check']} level {run['level']}" if run["level"] else run["check"]
 
 
-def _list_jobs(jobs: Iterable[schema.ApiJob], now: datetime) -> Iterator[Row]:
-    for job in jobs:
-        name = f"{job['job']} of {job['user']}" if job["user"] else job["job"]
-        how = render.describe_end(job) if job["state"] == "died" else ""
-        yield Row(
-            name,
-            wording.JOB_TONES[job["state"]],
-            job["state"],
-            wording.make_moment(job["ended"] or job["began"], now),
-            ": ".join(filter(None, (how, job["reason"]))),
-        )
+def _build_job(job: schema.ApiJob, now: datetime) -> Row:
+    how = render.describe_end(job) if job["state"] == "died" else ""
+    return Row(
+        f"{job['job']} of {job['user']}" if job["user"] else job["job"],
+        wording.JOB_TONES[job["state"]],
+        job["state"],
+        wording.make_moment(job["ended"] or job["began"], now),
+        ": ".join(filter(None, (how, job["reason"]))),
+    )
 
 
 def _list_publishers(publishers: schema.ApiPublishers | None, now: datetime) -> Iterator[Row]:

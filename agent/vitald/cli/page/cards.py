@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from vitald.checking import parse_pci_address
 from vitald.cli import render
 from vitald.cli.page import wording
 from vitald.cli.page.model import Card, Command, Fact, Line, Requirement
@@ -34,7 +35,7 @@ def build_card(
         since=wording.make_moment(head["since"], now),
         is_drill=head["simulated"],
         is_begun=head["state"] == "in_remedy",
-        when=render.describe_when(head["when"]).strip() or "now",
+        when=_describe_due(head),
         todo=head["todo"],
         hint=head["advice"],
         facts=tuple(_list_facts(head, incident, now)),
@@ -47,6 +48,12 @@ def build_card(
         jobs=tuple(render.describe_jobs(incident)),
         commands=tuple(list_commands(head)),
     )
+
+
+def _describe_due(finding: schema.ApiFinding) -> str:
+    """When its action is due; empty where it is no repair and due at no special time."""
+    now = "now" if render.makes_unfit(finding["action"]) else ""
+    return render.describe_when(finding["when"]).strip() or now
 
 
 def _list_facts(
@@ -122,11 +129,14 @@ def _list_consequences(
 
 
 def list_commands(finding: schema.ApiFinding) -> Iterator[Command]:
-    """The command lines for a finding, in the order in which they are used."""
+    """The command lines for a finding, in the order of their use. A person may copy them into a
+    shell of root, so that nothing of the daemon's answer goes into them but numbers and addresses.
+    """
     kind, _, place = finding["component"].partition("/")
+    pci = parse_pci_address(place) or "ADDRESS"
     action = () if finding["simulated"] else wording.ACTION_COMMANDS.get(finding["action"], ())
     drill = wording.DRILL_COMMANDS if finding["simulatedUntil"] else ()
-    values: Mapping[str, object] = {"id": finding["id"], "pci": place}
+    values = {"id": int(finding["id"]), "pci": pci}
     for template in (*action, *drill, *wording.COMMON_COMMANDS):
         if not template.kinds or kind in template.kinds:
             yield Command(template.line.format_map(values), template.purpose)

@@ -40,7 +40,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A labelled value; `moment` stands before the text where it has one."""
+    """A labelled value; `moment` follows the text where it has one."""
 
     label: str
     text: str
@@ -177,7 +177,7 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """The whole page. `error`: why nothing is known, with which there is nothing else but
-    `remedies`.
+    `remedies`. A list is None if it could not be read.
     """
 
     host: str
@@ -194,10 +194,10 @@ class Page:
     notices: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     timeline: Timeline | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Change, ...] | None = ()
     groups: tuple[PartGroup, ...] = ()
     sources: tuple[Row, ...] = ()
-    diagnostics: tuple[Row, ...] = ()
-    jobs: tuple[Row, ...] = ()
+    diagnostics: tuple[Row, ...] | None = ()
+    jobs: tuple[Row, ...] | None = ()
     publishers: tuple[Row, ...] = ()
     daemon: tuple[Fact, ...] = ()

@@ -2,9 +2,10 @@
 What `vitald report` leaves out of a configuration and of texts: whatever may be a secret, by its
 name and by its shape.
 
-The configuration has no key for a secret. But the sites' own programs have arguments, a file may
-have keys that are not ours, and an address may have a password in it. Too much is taken out rather
-than too little; comments are left out, since they can hold anything.
+Most secrets of the configuration are in files of their own. But the path of a webhook's address is
+one, the sites' own programs have arguments, a file may have keys that are not ours, and an address
+may have a password in it. Too much is taken out rather than too little; comments are left out,
+since they can hold anything.
 
 Owns     what looks like a secret, and the redacted configuration: the tables that vitald parsed,
          written anew.
@@ -55,13 +56,17 @@ _SHAPES = tuple(
             r"[A-Za-z0-9_.=/+-]{10,})"
         ),
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>.*?)(?:-----END|\Z)",
-        # The address of a webhook is its secret
+        # A part of an address that looks random, also in logs
         (
             r"https?://[^\s\"']{1,256}?/"
             r"(?P<secret>(?=[A-Za-z_-]{0,64}\d)(?=[\d_-]{0,64}[A-Za-z])[A-Za-z0-9_-]{20,})"
         ),
     )
 )
+# In a configuration, nothing of an address is shown but its server.
+_ADDRESS = re.compile(r"(?i)https?://(?P<server>[^\s/?#\"']{1,256})(?P<secret>[/?#][^\s\"']+)")
+# Its texts are shown with findings, and their addresses are those of pages for everybody.
+_OF_CATALOG = "catalog"
 _OPAQUE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+=_-][A-Za-z0-9+/=_-]{31,}")
 _UUID = re.compile(r"(?:[A-Z]+-)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _OPTION = re.compile(rf"--?[a-z-]*(?:{_WORDS})[a-z-]*", re.IGNORECASE)
@@ -141,9 +146,18 @@ class Redactor:
         for shape in _SHAPES:
             self.secrets.update(found["secret"] for found in shape.finditer(value))
         shown = self.redact_text(value)
+        if place.partition(".")[0] != _OF_CATALOG:
+            self.remember_addresses(value)
+            shown = _ADDRESS.sub(_redact_match, shown)
         if shown != value:
             self._note_redaction(place, "by its shape")
         return shown
+
+    def remember_addresses(self, text: str) -> None:
+        """With the server: a path such as /devices alone is in any text."""
+        self.secrets.update(
+            (found["server"] + found["secret"]).rstrip("/") for found in _ADDRESS.finditer(text)
+        )
 
     def _take_out(self, place: str, value: str, why: str) -> str:
         self.secrets.add(value)
@@ -201,6 +215,7 @@ def _redact_lines(text: str, redactor: Redactor) -> Iterator[str]:
                 shown = json.dumps(shown)
             yield f"{redactor.redact_text(name)} = {shown}"
         elif line.strip() and not line.lstrip().startswith("#"):
+            redactor.remember_addresses(line)
             yield "# [a line that is not shown]"
 
 
