@@ -4,11 +4,14 @@ and vitald accepts the commands on it.
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import base64
 import hashlib
 import itertools
 import re
 import shlex
+import threading
 import types
 import typing
 from dataclasses import fields, is_dataclass, replace
@@ -18,18 +21,19 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
+from tests.waiting import WAIT_S
 from vitald import model
 from vitald.cli import build_parser, client, render
-from vitald.cli.page import wording
-from vitald.cli.page.answers import Answers
+from vitald.cli.page import server, wording
+from vitald.cli.page.answers import Answers, read_answers
 from vitald.cli.page.build import build_error_page, build_page
 from vitald.cli.page.cards import list_commands
 from vitald.cli.page.model import Page, Span, Tone
-from vitald.cli.page.server import is_loopback
 from vitald.cli.page.template import PageTemplate
 from vitald.cli.page.timeline import build_timeline
 from vitald.model.diagnostic import Outcome
@@ -340,7 +344,7 @@ def test_what_does_not_take_the_node_out_is_less_urgent() -> None:
     ],
 )
 def test_only_the_loopback_is_answered(header: str, expected: bool) -> None:
-    assert is_loopback(header) is expected
+    assert server.is_loopback(header) is expected
 
 
 # --- from the answers of the daemon: those of its contract, changed
@@ -387,7 +391,34 @@ def test_the_page_of_the_contract() -> None:
     ]
     (group,) = page.groups
     assert (group.kind, group.summary) == ("GPU", "1 unhealthy")
+    assert group.parts[0].note == examples.STATUS["components"][1]["device"]["text"] != ""
     assert page.changes and page.timeline is not None and len(page.timeline.bars) == 2
+
+
+@pytest.mark.parametrize(
+    ("action", "when", "due"),
+    [
+        ("reboot_node", "now", "now"),
+        ("reboot_node", "after_job", "after the running job"),
+        ("reset_device", "maintenance", "at the next maintenance"),
+        ("observe", "now", ""),  # to keep an eye on it is no matter of now
+    ],
+)
+def test_when_an_action_is_due(action: str, when: str, due: str) -> None:
+    found = {**examples.STATUS["findings"][0], "action": action, "when": when}
+    (card,) = build({"findings": [found]}).cards
+    assert card.when == due
+
+
+def test_the_lines_of_a_finding_are_shown_once() -> None:
+    """The only one is its evidence; of several, all are listed."""
+    number = examples.STATUS["findings"][0]["id"]
+    assert [event["raw"] for event in examples.WHY["events"]] == [examples.LINE]
+    (card,) = build(chains={number: examples.WHY}).cards
+    assert card.lines == ()
+    twice = {**examples.WHY, "events": [*examples.WHY["events"]] * 2}
+    (card,) = build(chains={number: twice}).cards
+    assert [line.raw for line in card.lines] == [examples.LINE] * 2
 
 
 def test_what_is_not_healthy_comes_first() -> None:
@@ -510,3 +541,84 @@ def test_a_daemon_that_is_away_is_shown() -> None:
     page = build_error_page("node1", "no socket", NOW)
     text = "".join(Structure(TEMPLATE.render_page(page)).text)
     assert "Unknown" in text and "no socket" in text and "systemctl status vitald" in text
+
+
+# --- reading and serving
+
+
+def answer_from_contract(
+    unavailable: typing.Collection[str] = (),
+) -> typing.Callable[..., object]:
+    """What stands for `client.call_api`: the examples of the API, newest last as it sends them."""
+    changes = [{**examples.TRANSITIONS["transitions"][0], "id": number} for number in (1, 2, 3)]
+    jobs = [{**examples.JOBS["recent"][0], "job": str(number)} for number in range(20)]
+    answers: dict[str, object] = {
+        "/v1/status": examples.STATUS,
+        "/v1/findings": {"findings": [examples.CLEAR["finding"]]},
+        "/v1/findings/7/why": examples.WHY,
+        "/v1/transitions": {"transitions": changes},
+        "/v1/jobs": {"running": [], "recent": jobs},
+    }
+
+    def answer(_: argparse.Namespace, path: str, body: None = None, **query: object) -> object:
+        if path in unavailable:
+            raise client.DaemonRefused(500, "vitald failed to answer", "")
+        return answers[path]
+
+    return answer
+
+
+def test_what_the_page_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The changes with the newest first, of the jobs no more than fit."""
+    monkeypatch.setattr(client, "call_api", answer_from_contract())
+    answers = read_answers(argparse.Namespace(socket=None))
+    assert (list(answers.chains), answers.missing) == ([7], ())
+    assert [change["id"] for change in answers.changes or ()] == [3, 2, 1]
+    assert [job["job"] for job in answers.jobs or ()] == [str(number) for number in range(8)]
+    assert [found["id"] for found in answers.cleared or ()] == [examples.CLEAR["finding"]["id"]]
+
+
+def test_a_part_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = ("/v1/findings", "/v1/findings/7/why", "/v1/transitions", "/v1/jobs")
+    monkeypatch.setattr(client, "call_api", answer_from_contract(paths))
+    answers = read_answers(argparse.Namespace(socket=None))
+    assert (answers.chains, answers.cleared, answers.changes, answers.jobs) == (
+        {},
+        None,
+        None,
+        None,
+    )
+    assert answers.missing == tuple(
+        f"{part}: vitald failed to answer"
+        for part in ("how #7 came to be", "findings that ended", "changes", "jobs")
+    )
+    monkeypatch.setattr(client, "call_api", answer_from_contract(["/v1/status"]))
+    with pytest.raises(client.DaemonRefused):
+        read_answers(argparse.Namespace(socket=None))
+
+
+def test_reading_that_takes_too_long_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what hangs holds nothing but its own thread."""
+    monkeypatch.setattr(server, "_MAX_READ_S", 0.01)
+    released = threading.Event()
+
+    def hang(_: Span | None) -> Page:
+        released.wait(WAIT_S)
+        raise AssertionError("too late")
+
+    async def request_twice() -> list[tuple[int, str]]:
+        page_server = server.PageServer(
+            "token", hang, lambda error: build_error_page("node1", error, NOW)
+        )
+        answers = []
+        async with TestClient(TestServer(page_server.build_application())) as browser:
+            for _ in range(2):
+                answer = await browser.get("/token/")
+                answers.append((answer.status, await answer.text()))
+        return answers
+
+    try:
+        for status, text in asyncio.run(request_twice()):
+            assert status == 503 and "the daemon takes too long to answer" in text
+    finally:
+        released.set()
