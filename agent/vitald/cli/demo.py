@@ -118,6 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
                 print("\nThe node stays as it is until Ctrl-C. Ask it:")
                 print(f"    vitald status --socket {place}")
                 print(f"    vitald gpus --socket {place}")
+                print(f"    vitald page --socket {place}")
                 print(f"    curl -s http://127.0.0.1:{port}/metrics", flush=True)
                 try:
                     while True:
