@@ -24,6 +24,7 @@ from tests.waiting import WAIT_S
 from vitald.simulator.node import SimulatedNode
 
 DRILL = "NVRM: Xid (PCI:0000:17:00): 79, pid=77, name=vitald-drill, GPU has fallen off the bus."
+CONNECTED, LISTENS = "01", "0A"  # net/tcp_states.h
 PICTURES = ROOT / "docs/images"
 
 
@@ -55,6 +56,18 @@ class ServedPage:
             return answer.status, dict(answer.getheaders()), answer.read().decode()
         finally:
             connection.close()
+
+    def list_sockets(self, state: str) -> list[str]:
+        """The local addresses of the sockets on its port in a state, as /proc/net/tcp has them."""
+        rows = [
+            line.split()
+            for table in ("tcp", "tcp6")
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]
+        ]
+        return [row[1] for row in rows if row[1].endswith(f":{self.port:04X}") and row[3] == state]
+
+    def has_client(self) -> bool:
+        return bool(self.list_sockets(CONNECTED))
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """The exit code."""

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser
 from tests.browser import find_chromium, list_violations, open_tab, start_browser
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Node
-from tests.pages import ServedPage, announce_drill, serve_page
+from tests.pages import LISTENS, ServedPage, announce_drill, serve_page
 from tests.system.lines import remap, xid
 from tests.waiting import WAIT_S, until
 
@@ -106,15 +106,7 @@ def test_the_token_is_printed_once(troubled: Node, tmp_path: Path) -> None:
 
 
 def test_it_listens_on_the_loopback_only(served: ServedPage) -> None:
-    """127.0.0.1 at the port, and no other address: as /proc/net/tcp and tcp6 have it."""
-    port = f":{served.port:04X}"
-    listening = [
-        line.split()[1]
-        for table in ("tcp", "tcp6")
-        for line in Path("/proc/net", table).read_text().splitlines()[1:]
-        if line.split()[1].endswith(port) and line.split()[3] == "0A"
-    ]
-    assert listening == [f"0100007F{port}"]
+    assert served.list_sockets(LISTENS) == [f"0100007F:{served.port:04X}"]
 
 
 def test_silent_clients_do_not_keep_others_out(served: ServedPage) -> None:
@@ -146,6 +138,7 @@ def test_a_daemon_that_hangs(tmp_path: Path) -> None:
                 [sys.executable, "-c", f"import urllib.request as u; u.urlopen('{page.url}')"],
                 stderr=subprocess.DEVNULL,
             )
+            until(lambda: page.has_client(), "the client")
             assert page.stop(signal.SIGINT) == 0  # also while a page is being made
             client.wait(WAIT_S)
         until(lambda: node.answers("/healthz"), "the daemon to go on")
@@ -234,6 +227,16 @@ def test_a_page_without_the_daemon() -> None:
     assert done.returncode == 0
     assert "No usable answer from vitald" in done.stdout
     assert "without all that the daemon knows: no socket at /nonexistent/x.sock" in done.stderr
+
+
+def test_a_configuration_that_cannot_be_read_is_named(troubled: Node, tmp_path: Path) -> None:
+    """Its secrets are unknown, so that they may be on the page."""
+    done = troubled.cli("report", "--html", "-o", "-", "--config", str(tmp_path / "none.toml"))
+    assert done.returncode == 0 and "GPU has fallen off the bus" in done.stdout
+    assert (
+        "  without a search for the configuration's secrets: "
+        f"{tmp_path}/none.toml: No such file or directory\n"
+    ) in done.stderr
 
 
 # --- in a real browser

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -188,6 +189,12 @@ def cut_line(line: str, columns: int) -> str:
 
 def parse_time(moment: object) -> datetime | None:
     return parse_rfc3339(str(moment)) if moment else None
+
+
+def use_utc() -> None:
+    """Have this process show times in UTC: their reader may be in another time zone."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
 
 
 def format_time(moment: object) -> str:

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 
-from vitald.cli import EX_UNAVAILABLE, CommandFailed, client, words
+from vitald.cli import EX_UNAVAILABLE, CommandFailed, client, render, words
 from vitald.cli.memory import import_aiohttp
 
 _ADDRESS, _PORT = "127.0.0.1", 9821
@@ -36,10 +36,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     listener = _open_listener(arguments.port)
     import_aiohttp()
-    from vitald.cli.page.reading import describe_failure, read_page, use_utc
+    from vitald.cli.page.reading import describe_failure, read_page
     from vitald.cli.page.server import PageServer, make_token
 
-    use_utc()
+    render.use_utc()
     token = make_token()
     server = PageServer(token, lambda span: read_page(arguments, span), describe_failure)
     print(f"http://{_ADDRESS}:{listener.getsockname()[1]}/{token}/", flush=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import socket
-import time
 from datetime import datetime, timezone
 
 from vitald.cli import CommandFailed
@@ -30,9 +28,3 @@ def read_page(arguments: argparse.Namespace, span: Span | None = None) -> Page:
 def describe_failure(error: str) -> Page:
     """The page of a daemon that did not answer."""
     return build_error_page(socket.gethostname(), error, datetime.now(timezone.utc))
-
-
-def use_utc() -> None:
-    """Have this process show times in UTC: who reads them may be in another time zone."""
-    os.environ["TZ"] = "UTC"
-    time.tzset()

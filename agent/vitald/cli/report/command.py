@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 import socket
@@ -122,8 +121,7 @@ def _parse_size(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     now = time.time()
-    os.environ["TZ"] = "UTC"  # its reader may be in another time zone
-    time.tzset()
+    render.use_utc()
     host = re.sub(r"[^A-Za-z0-9.-]+", "-", socket.gethostname())[:63].strip("-.") or "node"
     name = f"vitald-report-{host}-{format_compact(now)}"
     path: Path = arguments.output
@@ -182,9 +180,9 @@ def _write_page(
 ) -> tuple[int, list[tuple[str, str]]]:
     from vitald.cli.report.html import make_page  # a template engine, which no archive needs
 
-    page, error = make_page(arguments.config, arguments.socket, arguments.timeout)
+    page, missing = make_page(arguments.config, arguments.socket, arguments.timeout)
     file.write(page)
-    return len(page), [("all that the daemon knows", error)] if error else []
+    return len(page), missing
 
 
 def _write_archive(

@@ -11,17 +11,21 @@ from vitald.cli.report.configuration import find_socket, read_configuration
 from vitald.cli.report.redact import Redactor
 
 
-def make_page(config: Path, socket: Path | None, timeout: float) -> tuple[bytes, str]:
-    """The document, and why it has nothing of the node; empty where it has. `timeout`: seconds for
-    each answer of the daemon.
-    """
-    redactor = Redactor()
+def make_page(
+    config: Path, socket: Path | None, timeout: float
+) -> tuple[bytes, list[tuple[str, str]]]:
+    """The document; what is missing, and why. `timeout`: seconds for each answer of the daemon."""
+    redactor, missing = Redactor(), list[tuple[str, str]]()
     found = read_configuration(config, redactor)
+    if found.unreadable:
+        missing.append(("a search for the configuration's secrets", found.unreadable))
     place = socket or find_socket(found.config)
     page = read_page(argparse.Namespace(socket=place, timeout=timeout))
+    if page.error:
+        missing.append(("all that the daemon knows", page.error))
 
     def redact(text: str) -> str:
         data = text.encode(errors="replace")
         return redactor.remove_secrets(data).decode(errors="replace")
 
-    return PageTemplate(redact).render_page(page).encode(errors="replace"), page.error
+    return PageTemplate(redact).render_page(page).encode(errors="replace"), missing
