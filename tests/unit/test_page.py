@@ -314,10 +314,25 @@ def test_the_timeline_has_what_ended_lately() -> None:
     timeline = build_timeline([], [ended, ancient], NOW)
     assert timeline is not None
     (bar,) = timeline.bars
-    assert (bar.is_open, bar.begin, bar.width, bar.span) == (False, 500, 250, "lasted 6 h")
+    assert (bar.is_open, bar.begin, bar.width, bar.duration) == (False, 500, 250, "lasted 6 h")
     assert build_timeline([], [ancient], NOW) is None
     many = build_timeline([finding()] * 15, [], NOW)
     assert many is not None and (len(many.bars), many.more) == (12, 3)
+
+
+def test_the_timeline_shows_that_it_does_not_have_all() -> None:
+    """Where more have ended than were read, and the earliest of these lies within the span."""
+    ended = finding(id=1, since="2026-11-17T14:00:00.000Z", clearedAt="2026-11-17T15:00:00.000Z")
+    before = finding(id=2, since="2026-11-14T14:00:00.000Z", clearedAt="2026-11-15T15:00:00.000Z")
+    for cleared, span, is_cut in (
+        ([ended], Span.DAY, True),
+        ([ended, before], Span.DAY, False),
+        ([ended, before], Span.WEEK, True),
+    ):
+        timeline = build_timeline([], cleared, NOW, span, is_cut=True)
+        assert timeline is not None and timeline.is_cut == is_cut
+        timeline = build_timeline([], cleared, NOW, span)
+        assert timeline is not None and not timeline.is_cut
 
 
 def test_what_does_not_take_the_node_out_is_less_urgent() -> None:
@@ -350,6 +365,13 @@ def test_only_the_loopback_is_answered(header: str, expected: bool) -> None:
 # --- from the answers of the daemon: those of its contract, changed
 
 
+CLEARED: schema.Findings = {
+    "damaged": 0,
+    "findings": [examples.CLEAR["finding"]],
+    "more": False,
+}
+
+
 def build(status: typing.Mapping[str, object] | None = None, **answers: Any) -> Page:
     changed = typing.cast("schema.NodeStatus", {**examples.STATUS, **(status or {})})
     page = build_page(Answers(changed, **answers), NOW)
@@ -361,9 +383,9 @@ def test_the_page_of_the_contract() -> None:
     number = examples.STATUS["findings"][0]["id"]
     page = build(
         chains={number: examples.WHY},
-        changes=tuple(examples.TRANSITIONS["transitions"]),
-        jobs=tuple(examples.JOBS["recent"]),
-        cleared=(examples.CLEAR["finding"],),
+        changes=examples.TRANSITIONS,
+        jobs=examples.JOBS,
+        cleared=CLEARED,
     )
     (card,) = page.cards
     assert (page.tone, page.drill, page.host) == (Tone.BAD, "", "gpu-node-17")
@@ -460,7 +482,42 @@ def test_more_incidents_than_cards() -> None:
     page = build({"incidents": incidents, "findings": findings, "openFindings": 140})
     assert (len(page.cards), page.other_incidents[0]) == (8, "line 9")
     assert len(page.other_incidents) == 51
-    assert page.other_incidents[-1].startswith("140 findings are open in all")
+    assert page.other_incidents[-1] == "140 findings are open in all: vitald findings"
+
+
+def test_findings_beyond_those_of_the_answer_are_counted() -> None:
+    """As of an incident with more findings than an answer has."""
+    assert build({"openFindings": 1}).other_incidents == ()
+    assert build({"openFindings": 2}).other_incidents == (
+        "2 findings are open in all: vitald findings",
+    )
+    trial = examples.STATUS["findings"][0]
+    advice = build({"trials": [trial] * 7}).advice
+    assert (len(advice), advice[-1]) == (5, "on trial: 3 more findings: vitald status --json")
+
+
+@pytest.mark.parametrize(
+    ("changed", "silent", "state", "tone"),
+    [
+        ({"up": True, "waitingSince": None}, False, "up", Tone.OK),
+        ({"up": True, "waitingSince": "2026-11-20T13:40:00.000Z"}, False, "behind", Tone.WARNING),
+        ({"up": False, "refused": []}, False, "down", Tone.BAD),
+        ({"up": False, "refused": ["labels"]}, False, "partly", Tone.BAD),
+        ({"up": True, "waitingSince": None}, True, "unknown", Tone.UNKNOWN),
+    ],
+)
+def test_a_sink_is_shown_as_vitald_status_has_it(
+    changed: dict[str, object], silent: bool, state: str, tone: Tone
+) -> None:
+    """What a publisher that is silent once reported is not taken for its present state."""
+    publishers = examples.STATUS["publishers"]
+    sink = {**publishers["sinks"][0], **changed}
+    page = build({"publishers": {**publishers, "silent": silent, "sinks": [sink]}})
+    assert [(row.state, row.tone) for row in page.publishers] == [(state, tone)]
+    assert any(f": {state}" in text.lower() for text in page.notices) == (
+        state not in ("up", "unknown")
+    )
+    assert any("vitald publish: SILENT" in text for text in page.notices) == silent
 
 
 def test_what_else_is_wrong_is_shown() -> None:
@@ -530,8 +587,15 @@ def test_what_could_not_be_read_is_not_shown_as_empty() -> None:
     def texts_of(page: Page) -> str:
         return "".join(Structure(TEMPLATE.render_page(page)).text)
 
-    empty = texts_of(build({"diagnostics": {"going": [], "last": []}}))
-    unreadable = texts_of(build({"diagnostics": None}, changes=None, jobs=None))
+    nothing = {"damaged": 0, "transitions": [], "next": None, "newestId": 0}
+    empty = texts_of(
+        build(
+            {"diagnostics": {"going": [], "last": []}},
+            changes=nothing,
+            jobs={"running": [], "recent": [], "more": False},
+        )
+    )
+    unreadable = texts_of(build({"diagnostics": None}))
     for sentence in ("No finding has changed", "has reported no job", "No diagnostic has run"):
         assert sentence in empty and sentence not in unreadable
     assert (empty.count("could not be read"), unreadable.count("could not be read")) == (0, 3)
@@ -547,17 +611,15 @@ def test_a_daemon_that_is_away_is_shown() -> None:
 
 
 def answer_from_contract(
-    unavailable: typing.Collection[str] = (),
+    unavailable: typing.Collection[str] = (), damaged: int = 0
 ) -> typing.Callable[..., object]:
-    """What stands for `client.call_api`: the examples of the API, newest last as it sends them."""
-    changes = [{**examples.TRANSITIONS["transitions"][0], "id": number} for number in (1, 2, 3)]
-    jobs = [{**examples.JOBS["recent"][0], "job": str(number)} for number in range(20)]
-    answers: dict[str, object] = {
+    """What stands for `client.call_api`: the examples of the API."""
+    answers: dict[str, typing.Mapping[str, object]] = {
         "/v1/status": examples.STATUS,
-        "/v1/findings": {"findings": [examples.CLEAR["finding"]]},
+        "/v1/findings": {**CLEARED, "damaged": damaged},
         "/v1/findings/7/why": examples.WHY,
-        "/v1/transitions": {"transitions": changes},
-        "/v1/jobs": {"running": [], "recent": jobs},
+        "/v1/transitions": {**examples.TRANSITIONS, "damaged": damaged},
+        "/v1/jobs": examples.JOBS,
     }
 
     def answer(_: argparse.Namespace, path: str, body: None = None, **query: object) -> object:
@@ -569,32 +631,51 @@ def answer_from_contract(
 
 
 def test_what_the_page_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The changes with the newest first, of the jobs no more than fit."""
     monkeypatch.setattr(client, "call_api", answer_from_contract())
     answers = read_answers(argparse.Namespace(socket=None))
-    assert (list(answers.chains), answers.missing) == ([7], ())
-    assert [change["id"] for change in answers.changes or ()] == [3, 2, 1]
-    assert [job["job"] for job in answers.jobs or ()] == [str(number) for number in range(8)]
-    assert [found["id"] for found in answers.cleared or ()] == [examples.CLEAR["finding"]["id"]]
+    assert (answers.chains, answers.missing) == ({7: examples.WHY}, ())
+    assert (answers.cleared, answers.changes, answers.jobs) == (
+        CLEARED,
+        {**examples.TRANSITIONS, "damaged": 0},
+        examples.JOBS,
+    )
 
 
-def test_a_part_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_cannot_be_read_or_is_damaged_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     paths = ("/v1/findings", "/v1/findings/7/why", "/v1/transitions", "/v1/jobs")
     monkeypatch.setattr(client, "call_api", answer_from_contract(paths))
     answers = read_answers(argparse.Namespace(socket=None))
-    assert (answers.chains, answers.cleared, answers.changes, answers.jobs) == (
-        {},
-        None,
-        None,
-        None,
-    )
+    assert answers == Answers(examples.STATUS, missing=answers.missing)
     assert answers.missing == tuple(
         f"{part}: vitald failed to answer"
         for part in ("how #7 came to be", "findings that ended", "changes", "jobs")
     )
+    monkeypatch.setattr(client, "call_api", answer_from_contract(damaged=2))
+    assert read_answers(argparse.Namespace(socket=None)).missing == (
+        "findings that ended: 2 rows damaged in the ledger",
+        "changes: 2 rows damaged in the ledger",
+    )
     monkeypatch.setattr(client, "call_api", answer_from_contract(["/v1/status"]))
     with pytest.raises(client.DaemonRefused):
         read_answers(argparse.Namespace(socket=None))
+
+
+def test_changes_and_jobs_are_in_the_order_of_a_reader() -> None:
+    """The newest changes first; the jobs that run before those that ended, eight of all."""
+    job = examples.JOBS["recent"][0]
+    running = [{**job, "job": f"r{number}", "state": "running", "ended": None} for number in (1, 2)]
+    recent = [{**job, "job": f"e{number}"} for number in range(20)]
+    change = examples.TRANSITIONS["transitions"][0]
+    page = build(
+        changes={"transitions": [{**change, "id": n, "finding": n} for n in (1, 2, 3)]},
+        jobs={"running": running, "recent": recent, "more": False},
+    )
+    assert [change.number for change in page.changes or ()] == [3, 2, 1]
+    assert [row.name.partition(" ")[0] for row in page.jobs or ()] == [
+        *("r1", "r2", "e0", "e1", "e2", "e3", "e4", "e5")
+    ]
 
 
 def test_reading_that_takes_too_long_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ the status page.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from vitald.cli import render
 from vitald.text import count_noun, join_first
@@ -57,6 +57,8 @@ def list_advice(status: schema.NodeStatus) -> Iterator[Notice]:
         rule = f"on trial {trial['code']} would have asked to {trial['todo']}"
         component = render.escape_text(trial["component"])
         yield Notice(f"{rule}: {component}, {render.describe_count(trial['count'])}")
+    if (more := len(status["trials"]) - _MAX_TRIALS) > 0:
+        yield Notice(f"on trial: {count_noun(more, 'more finding')}: vitald status --json")
 
 
 def _list_ledger(ledger: schema.ApiLedger) -> Iterator[Notice]:
@@ -114,21 +116,25 @@ def _list_publishers(status: schema.NodeStatus) -> Iterator[Notice]:
         yield Notice("vitald publish: ", "SILENT", f" since {since}: {_PUBLISHER_LOG}")
         return
     for sink in publishers["sinks"]:
-        is_late = _is_late(sink["waitingSince"], status["time"])
-        if sink["up"] and not is_late:
+        state = find_sink_state(sink, status["time"])
+        if state == "up":
             continue
-        state = "PARTLY" if sink["refused"] else "DOWN"
         detail = f", without {', '.join(sink['refused'])}" if sink["refused"] else ""
-        if is_late:
+        if _is_late(sink["waitingSince"], status["time"]):
             detail += f" since {render.format_time(sink['waitingSince'])}"
         if sink["error"]:
             detail += f": {render.escape_text(sink['error'])}"
         name = render.escape_text(sink["name"])
-        yield Notice(
-            f"publishing to {name}: ",
-            "behind" if sink["up"] else state,
-            f"{detail}: {_PUBLISHER_LOG}",
-        )
+        yield Notice(f"publishing to {name}: ", state, f"{detail}: {_PUBLISHER_LOG}")
+
+
+def find_sink_state(
+    sink: schema.SinkReport, now: object
+) -> Literal["up", "behind", "PARTLY", "DOWN"]:
+    """Whether a sink gets the node's state. `now`: a time of the API."""
+    if not sink["up"]:
+        return "PARTLY" if sink["refused"] else "DOWN"
+    return "behind" if _is_late(sink["waitingSince"], now) else "up"
 
 
 def _is_late(waiting_since: object, now: object) -> bool:

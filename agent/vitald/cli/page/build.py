@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from vitald import __version__
 from vitald.cli import render
-from vitald.cli.notices import list_advice, list_notices
+from vitald.cli.notices import find_sink_state, list_advice, list_notices
 from vitald.cli.page import wording
-from vitald.cli.page.answers import MAX_INCIDENTS, Answers
+from vitald.cli.page.answers import MAX_INCIDENTS, MAX_JOBS, Answers
 from vitald.cli.page.cards import build_card
 from vitald.cli.page.model import (
     Card,
@@ -23,15 +23,13 @@ from vitald.cli.page.model import (
     PartGroup,
     Row,
     Span,
+    Timeline,
     Tone,
 )
 from vitald.cli.page.timeline import build_timeline
 
 if TYPE_CHECKING:
     from vitald.server import schema
-
-T = TypeVar("T")
-S = TypeVar("S")
 
 _MAX_LINES, _MAX_PARTS = 50, 64
 _WORST_FIRST = (Tone.BAD, Tone.UNKNOWN, Tone.WARNING, Tone.NOTE, Tone.OK)
@@ -51,16 +49,16 @@ def build_page(answers: Answers, now: datetime, span: Span | None = None) -> Pag
         moment=wording.describe_moment(now, now),
         drill=_describe_drill(status),
         cards=cards,
-        other_incidents=tuple(_list_other_incidents(status, lines[len(cards) :])),
+        other_incidents=_list_other_incidents(status, lines[len(cards) :]),
         notices=tuple(_list_notices(answers, lines)),
         advice=tuple(notice.text for notice in list_advice(status)),
-        timeline=build_timeline(status["findings"], answers.cleared or (), now, span),
-        changes=_build_list(_build_change, answers.changes, now),
+        timeline=_build_timeline(answers, now, span),
+        changes=_list_changes(answers.changes, now),
         groups=tuple(_list_groups(status["components"])),
         sources=tuple(_list_sources(status, now)),
         diagnostics=_list_diagnostics(status.get("diagnostics"), now),
-        jobs=_build_list(_build_job, answers.jobs, now),
-        publishers=tuple(_list_publishers(status.get("publishers"), now)),
+        jobs=_list_jobs(answers.jobs, now),
+        publishers=tuple(_list_sinks(status, now)),
         daemon=tuple(_list_daemon_facts(status, now)),
     )
 
@@ -88,13 +86,14 @@ def _build_cards(answers: Answers, now: datetime) -> Iterator[Card]:
         yield build_card(incident, own, answers.chains.get(incident["findings"][0]), now)
 
 
-def _list_other_incidents(status: schema.NodeStatus, lines: list[str]) -> Iterator[str]:
-    """A line for each incident that has no card, and how many findings there are if that is not
-    all.
+def _list_other_incidents(status: schema.NodeStatus, lines: list[str]) -> tuple[str, ...]:
+    """A line for each incident that has no card, and how many findings there are if not all are
+    shown.
     """
-    yield from lines[:_MAX_LINES]
-    if len(lines) > _MAX_LINES:
-        yield f"{status['openFindings']} findings are open in all: vitald findings lists them."
+    opened = status["openFindings"]
+    if len(lines) <= _MAX_LINES and opened <= len(status["findings"]):
+        return tuple(lines)
+    return (*lines[:_MAX_LINES], f"{opened} findings are open in all: vitald findings")
 
 
 def _describe_drill(status: schema.NodeStatus) -> str:
@@ -116,10 +115,18 @@ def _list_notices(answers: Answers, lines: Iterable[str]) -> Iterator[str]:
     yield from (f"Not on this page: {part}" for part in answers.missing)
 
 
-def _build_list(
-    build: Callable[[T, datetime], S], items: Iterable[T] | None, now: datetime
-) -> tuple[S, ...] | None:
-    return tuple(build(item, now) for item in items) if items is not None else None
+def _build_timeline(answers: Answers, now: datetime, span: Span | None) -> Timeline | None:
+    opened, cleared = answers.status["findings"], answers.cleared
+    if cleared is None:
+        return build_timeline(opened, (), now, span)
+    return build_timeline(opened, cleared["findings"], now, span, is_cut=cleared["more"])
+
+
+def _list_changes(answer: schema.Transitions | None, now: datetime) -> tuple[Change, ...] | None:
+    if answer is None:
+        return None
+    newest_first = sorted(answer["transitions"], key=lambda change: change["id"], reverse=True)
+    return tuple(_build_change(change, now) for change in newest_first)
 
 
 def _build_change(change: schema.ApiTransition, now: datetime) -> Change:
@@ -205,6 +212,14 @@ def _name_run(run: schema.DiagnosticAsk) -> str:
     return f"{run['check']} level {run['level']}" if run["level"] else run["check"]
 
 
+def _list_jobs(answer: schema.ApiJobs | None, now: datetime) -> tuple[Row, ...] | None:
+    """Those that run first."""
+    if answer is None:
+        return None
+    jobs = (*answer["running"], *answer["recent"])
+    return tuple(_build_job(job, now) for job in jobs[:MAX_JOBS])
+
+
 def _build_job(job: schema.ApiJob, now: datetime) -> Row:
     how = render.describe_end(job) if job["state"] == "died" else ""
     return Row(
@@ -216,13 +231,19 @@ def _build_job(job: schema.ApiJob, now: datetime) -> Row:
     )
 
 
-def _list_publishers(publishers: schema.ApiPublishers | None, now: datetime) -> Iterator[Row]:
-    for sink in publishers["sinks"] if publishers is not None else ():
+def _list_sinks(status: schema.NodeStatus, now: datetime) -> Iterator[Row]:
+    """The sinks of `vitald publish`; unknown while it is silent."""
+    publishers = status.get("publishers")
+    if publishers is None:
+        return
+    for sink in publishers["sinks"]:
+        is_known = not publishers["silent"]
+        state = find_sink_state(sink, status["time"]).lower() if is_known else "unknown"
         waiting = f"{sink['waiting']} waiting" if sink["waiting"] else ""
         yield Row(
             sink["name"],
-            Tone.OK if sink["up"] else Tone.BAD,
-            "up" if sink["up"] else "down",
+            wording.SINK_TONES[state],
+            state,
             wording.make_moment(sink["lastSuccess"], now),
             "; ".join(filter(None, (sink["error"], waiting))),
         )

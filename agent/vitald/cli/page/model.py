@@ -145,13 +145,13 @@ class Bar:
     is_open: bool
     begin: int
     width: int
-    span: str
+    duration: str
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """`ticks`: the times at equal distances, from the left to the right edge. `more`: findings
-    that have no bar.
+    that have no bar. `is_cut`: others, which were not read, may have ended earlier in this span.
     """
 
     span: Span
@@ -159,6 +159,7 @@ class Timeline:
     ticks: tuple[str, ...]
     bars: tuple[Bar, ...]
     more: int
+    is_cut: bool
 
 
 @dataclass(frozen=True, slots=True)

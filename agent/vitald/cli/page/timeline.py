@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,13 +34,17 @@ _SCALES = {
 
 def build_timeline(
     opened: Iterable[schema.ApiFinding],
-    cleared: Iterable[schema.ApiFinding],
+    cleared: Sequence[schema.ApiFinding],
     now: datetime,
     span: Span | None = None,
+    *,
+    is_cut: bool = False,
 ) -> Timeline | None:
-    """The open findings, the strongest first, then those that ended within the span. Without a
-    span, the shortest that holds the begin of each finding of the last month. None where there was
-    none in that month.
+    """The open findings, the strongest first, then those that ended within the span, the last
+    first. Without a span, the shortest that holds the begin of each finding of the last month. None
+    where there was none in that month.
+
+    `is_cut`: more have ended, before those of `cleared`.
     """
     findings = _list_since([*opened, *cleared], now - _SCALES[Span.MONTH].length, now)
     if not findings:
@@ -56,6 +60,7 @@ def build_timeline(
         tuple(f"{tick.astimezone(timezone.utc):{scale.tick}}" for tick in ticks),
         tuple(_build_bar(finding, begin, scale.length, now) for finding in inside[:_MAX_BARS]),
         max(0, len(inside) - _MAX_BARS),
+        is_cut and all(_find_end(finding, now) > begin for finding in cleared),
     )
 
 

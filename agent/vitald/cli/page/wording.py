@@ -48,6 +48,13 @@ SOURCE_TONES = {
     "failed": Tone.BAD,
 }
 OUTCOME_TONES = {"pass": Tone.OK, "fail": Tone.BAD, "not_applicable": Tone.NOTE}
+SINK_TONES = {
+    "up": Tone.OK,
+    "behind": Tone.WARNING,
+    "partly": Tone.BAD,
+    "down": Tone.BAD,
+    "unknown": Tone.UNKNOWN,
+}
 JOB_TONES = {
     "running": Tone.OK,
     "ended": Tone.NOTE,
