@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.waiting import WAIT_S, until
 from tests.warm import Process, Starter
@@ -81,7 +81,36 @@ def _starter() -> Starter:
     return Starter(PYTHON)
 
 
-class Node:
+P = TypeVar("P", bound="LoggedProgram")
+
+
+class LoggedProgram:
+    """What runs while a test does; `errors` is its log, of which the end is printed if that fails."""
+
+    errors: Path
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> object:
+        raise NotImplementedError
+
+    def __enter__(self: P) -> P:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        if error is not None and self.errors.exists():
+            print(self.errors.read_text()[-8000:])
+
+
+class Node(LoggedProgram):
     """A node. `kernel_log` is "file" (a file in the folder) or "kmsg" (this machine's own, records
     of users accepted).
     """
@@ -148,20 +177,6 @@ format = "json"
 {extra}
 """
         self.config.write_text(self.settings)
-
-    def __enter__(self) -> Node:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-        if error is not None and self.errors.exists():
-            print(self.errors.read_text()[-8000:])
 
     def start(self, wait: bool = True) -> None:
         environment = {**os.environ, **self.environment}

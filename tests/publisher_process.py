@@ -8,16 +8,13 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-from tests.harness import PYTHON, ROOT, Node
+from tests.harness import PYTHON, ROOT, LoggedProgram, Node
 from tests.waiting import WAIT_S, until
 
-P = TypeVar("P", bound="PublisherProcess")
 
-
-class PublisherProcess:
+class PublisherProcess(LoggedProgram):
     """One configuration in a folder, and the process that runs with it."""
 
     def __init__(self, folder: Path, daemon: Node, sections: str, *, publish: str = "") -> None:
@@ -38,20 +35,6 @@ state = "{self.state}"
 {publish}
 {sections}
 """)
-
-    def __enter__(self: P) -> P:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-        if error is not None and self.errors.exists():
-            print(self.errors.read_text()[-8000:])
 
     def start(self, *, wait: bool = True) -> None:
         """`wait`: until it follows the daemon."""
