@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -255,24 +256,25 @@ def addresses(
 ) -> Iterator[dict[str, str]]:
     """The address of a page for each kind of state."""
     folder = tmp_path_factory.mktemp("pages")
-    with Node(folder / "healthy") as healthy, Node(folder / "drill") as drill:
-        announce_drill(drill)
-        for name in ("a", "b", "c"):
-            (folder / name).mkdir()
-        with (
-            serve_page(healthy.socket, folder / "a") as fine,
-            serve_page(drill.socket, folder / "b") as drilled,
-            serve_page(folder / "no.sock", folder / "c") as away,
-        ):
-            yield {
-                "fault": served.url,
-                "healthy": fine.url,
-                "drill": drilled.url,
-                "away": away.url,
-            }
+    with ExitStack() as stack:
+        nodes = {
+            name: stack.enter_context(Node(folder / name))
+            for name in ("healthy", "degraded", "drill")
+        }
+        announce_drill(nodes["drill"])
+        nodes["degraded"].write(remap(99, pci="0000:30:00"))
+        nodes["degraded"].wait(lambda status: status["status"] == "degraded")
+        sockets = {name: node.socket for name, node in nodes.items()}
+        sockets["away"] = folder / "no.sock"
+        pages = {"fault": served.url}
+        for name, path in sockets.items():
+            (folder / f"{name}-page").mkdir()
+            page = stack.enter_context(serve_page(path, folder / f"{name}-page"))
+            pages[name] = page.url
+        yield pages
 
 
-STATES = ("fault", "healthy", "drill", "away")
+STATES = ("fault", "healthy", "degraded", "drill", "away")
 WIDTHS = (360, 1280)
 
 

@@ -610,8 +610,13 @@ def test_a_daemon_that_is_away_is_shown() -> None:
 # --- reading and serving
 
 
+REFUSED = client.DaemonRefused(500, "vitald failed to answer", "")
+
+
 def answer_from_contract(
-    unavailable: typing.Collection[str] = (), damaged: int = 0
+    unavailable: typing.Collection[str] = (),
+    damaged: int = 0,
+    error: client.CommandFailed = REFUSED,
 ) -> typing.Callable[..., object]:
     """What stands for `client.call_api`: the examples of the API."""
     answers: dict[str, typing.Mapping[str, object]] = {
@@ -624,8 +629,8 @@ def answer_from_contract(
 
     def answer(_: argparse.Namespace, path: str, body: None = None, **query: object) -> object:
         if path in unavailable:
-            raise client.DaemonRefused(500, "vitald failed to answer", "")
-        return answers[path]
+            raise error
+        return answers.pop(path)  # each is queried once at most
 
     return answer
 
@@ -660,6 +665,15 @@ def test_a_part_that_cannot_be_read_or_is_damaged_is_named(
     monkeypatch.setattr(client, "call_api", answer_from_contract(["/v1/status"]))
     with pytest.raises(client.DaemonRefused):
         read_answers(argparse.Namespace(socket=None))
+
+
+def test_after_silence_the_rest_is_not_queried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers that did not come are named all the same."""
+    silence = answer_from_contract(["/v1/findings"], error=client.NoAnswer("in time"))
+    monkeypatch.setattr(client, "call_api", silence)
+    answers = read_answers(argparse.Namespace(socket=None))
+    assert answers.missing == ("findings that ended: in time", "changes", "jobs")
+    assert (answers.changes, answers.jobs) == (None, None)
 
 
 def test_changes_and_jobs_are_in_the_order_of_a_reader() -> None:

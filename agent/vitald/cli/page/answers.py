@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vitald.cli import CommandFailed, client
-from vitald.cli.report.history import DaemonHistory
 from vitald.text import count_noun
 
 if TYPE_CHECKING:
@@ -38,13 +36,18 @@ def read_answers(arguments: argparse.Namespace) -> Answers:
     the rest is not queried.
     """
     status = client.read_status(arguments)
-    daemon = DaemonHistory(partial(client.call_api, arguments))
     missing: list[str] = []
+    is_silent = False
 
     def read_part(name: str, path: str, **query: object) -> Any:
+        nonlocal is_silent
+        if is_silent:
+            missing.append(name)
+            return None
         try:
-            answer = daemon.call_api(path, **query)
+            answer = client.call_api(arguments, path, None, **query)
         except CommandFailed as error:
+            is_silent = isinstance(error, client.NoAnswer)
             missing.append(f"{name}: {error}")
             return None
         if damaged := answer.get("damaged"):
