@@ -60,6 +60,10 @@ _MADE_ONCE = {
 }  # and nothing of it runs
 
 
+# Diagnostics of these tests make room for any job of this machine's Slurm.
+NOT_BESIDE_SLURM = pytest.mark.xdist_group("slurm")
+
+
 def _kind(item: pytest.Item) -> str:
     """What a test needs for itself, of `_ORDER`."""
     names = set(getattr(item, "fixturenames", ()))

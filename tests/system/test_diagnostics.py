@@ -15,12 +15,14 @@ from typing import cast
 import pytest
 
 from tests.clock import HOUR_S
-from tests.conftest import require
+from tests.conftest import NOT_BESIDE_SLURM, require
 from tests.dcgmi import Answer, Dcgmi, Fault, diag, refused
 from tests.harness import Json, Node
 from tests.system.document import conforms
 from tests.waiting import until
 from vitald.simulator.node import SimulatedNode
+
+pytestmark = NOT_BESIDE_SLURM
 
 GPUS = 8
 

@@ -9,9 +9,11 @@ from typing import cast
 
 import pytest
 
-from tests.conftest import require
+from tests.conftest import NOT_BESIDE_SLURM, require
 from tests.harness import Json, Node
 from tests.waiting import until
+
+pytestmark = NOT_BESIDE_SLURM
 
 # Prints its first file, and ends with the code that is in the second one.
 PROGRAM = """\
