@@ -12,7 +12,7 @@ import pytest
 from tests.trees import NVIDIA, Tree
 from tests.unit.builders import catalogue
 from vitald.catalog.rules import DeviceListing
-from vitald.cli import render
+from vitald.cli import finding_text
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.listed_devices import ListedDevices
@@ -220,7 +220,7 @@ def test_a_person_is_told(fields: dict[str, object], trust: str, mark: str) -> N
         "component": "node",
         "raw": "line",
     }
-    assert render.format_event(event).endswith(f"a/b  node  {mark}line")
+    assert finding_text.format_event(event).endswith(f"a/b  node  {mark}line")
 
 
 @pytest.mark.parametrize(
@@ -238,4 +238,4 @@ def test_a_person_is_told(fields: dict[str, object], trust: str, mark: str) -> N
 def test_a_change_of_a_finding_on_one_line(change: dict[str, object], shown: str) -> None:
     (example,) = examples.TRANSITIONS["transitions"]
     whole = {**example, "finding": 7, "cause": "why", **change}
-    assert shown in render.format_transition(whole)
+    assert shown in finding_text.format_transition(whole)

@@ -28,7 +28,7 @@ from jinja2 import UndefinedError
 
 from tests.waiting import WAIT_S
 from vitald import model
-from vitald.cli import build_parser, client, render
+from vitald.cli import build_parser, client, finding_text
 from vitald.cli.page import server, wording
 from vitald.cli.page.answers import Answers, read_answers
 from vitald.cli.page.build import build_error_page, build_page
@@ -395,7 +395,9 @@ def test_the_page_of_the_contract() -> None:
         Tone.BAD,
     )
     assert card.raw == examples.LINE and card.since is not None
-    assert card.device == render.describe_device(examples.STATUS["findings"][0]["device"]) != ""
+    assert (
+        card.device == finding_text.describe_device(examples.STATUS["findings"][0]["device"]) != ""
+    )
     assert any(requirement.decides for requirement in card.requirements)
     assert [notice.partition(":")[0] for notice in page.notices] == [
         "publishing to kubernetes",

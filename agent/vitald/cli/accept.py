@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vitald.cli import Parser, finding_action, render, words
+from vitald.cli import Parser, finding_action, finding_text, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _describe_acceptance(finding: schema.ApiFinding) -> str:
-    title, accepted = render.format_title(finding), finding["accepted"]
+    title, accepted = finding_text.format_title(finding), finding["accepted"]
     if accepted is None:
         return f"no longer accepted {title}"
-    until = render.format_time(accepted["until"])
+    until = render.describe_time(accepted["until"])
     return f"accepted {title}\n  shown until {until}, without effect unless it gets worse"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from vitald.cli import Parser, UsageError, finding_action, render
+from vitald.cli import Parser, UsageError, finding_action, finding_text
 
 
 def options(parser: Parser) -> None:
@@ -25,5 +25,5 @@ def run(arguments: argparse.Namespace) -> int:
         "clear",
         {"replaced": arguments.replaced},
         would="clear, with all others of its device," if arguments.replaced else "clear",
-        describe=lambda finding: f"cleared {render.format_title(finding)}",
+        describe=lambda finding: f"cleared {finding_text.format_title(finding)}",
     )

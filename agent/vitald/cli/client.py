@@ -399,6 +399,16 @@ def _check_verdict(arguments: argparse.Namespace, answer: Mapping[str, object]) 
         )
 
 
+def read_findings_by_component(
+    arguments: argparse.Namespace,
+) -> dict[str, list[schema.ApiFinding]]:
+    """The open findings, the strongest first."""
+    found: dict[str, list[schema.ApiFinding]] = {}
+    for finding in call_api(arguments, "/v1/findings", limit=1000)["findings"]:
+        found.setdefault(finding["component"], []).append(finding)
+    return found
+
+
 def follow_changes(arguments: argparse.Namespace) -> Iterator[schema.WatchLine]:
     """The changes from /v1/watch, as they arrive."""
     with _send_request(arguments, "/v1/watch", None, {}, None) as response:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vitald.cli import client, render, words
+from vitald.cli import client, finding_text, render, words
 from vitald.cli.table import lay_out_table
 from vitald.text import join_first
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_LISTED = 16  # of one kind; beyond that the healthy ones are only counted
 _MAX_READINGS = 6  # readings of one gap
 _KINDS = ("node", "gpu", "nvswitch", "neuron", "nic", "pci", "cpu", "dimm", "disk")
-_TITLES = ("component", "status", "readings", "last read", "device")
+_TITLES = ("component", "status", "", "readings", "last read", "device")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         render.emit_json(answer)
         return 0
     components = answer["components"]
-    for line in _format_rows(components, whole=arguments.all or kind is not None):
+    findings = {}
+    if any(component["findings"] for component in components):
+        findings = client.read_findings_by_component(arguments)
+    for line in _format_rows(components, findings, whole=arguments.all or kind is not None):
         render.print_line(line)
     print()
     print(render.colour_text("what cannot be observed here", "bold"))
@@ -73,9 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
 # --- components
 
 
-def _format_rows(components: Sequence[schema.WatchedComponent], *, whole: bool) -> Iterator[str]:
-    """A line each, and one more for each reason that its state is unknown. `whole`: healthy ones
-    of a large kind are listed too.
+def _format_rows(
+    components: Sequence[schema.WatchedComponent],
+    findings: Mapping[str, Sequence[schema.ApiFinding]],
+    *,
+    whole: bool,
+) -> Iterator[str]:
+    """A line each, and one more for each open finding and each reason that its state is unknown.
+    `findings`: by component. `whole`: healthy ones of a large kind are listed too.
     """
     kinds = Counter(component["kind"] for component in components)
     folded: Counter[str] = Counter()
@@ -90,6 +98,8 @@ def _format_rows(components: Sequence[schema.WatchedComponent], *, whole: bool) 
     yield from next(rows)
     for component, lines in zip(shown, rows):
         yield from lines
+        for finding in findings.get(component["name"], ()):
+            yield f"    {finding_text.format_brief(finding)}"
         for reason in component["unseen"]:
             yield f"    not known: {render.escape_text(reason)}"
     for name, count in folded.items():
@@ -101,9 +111,11 @@ def _build_row(component: schema.WatchedComponent) -> tuple[str, ...]:
     readings = sum(observation["asked"] for observation in observations)
     observed = sum(observation["observable"] for observation in observations)
     status = str(component["status"])
+    is_simulated = any(observation["simulated"] for observation in observations)
     return (
         render.escape_text(component["name"]),
         status if status == "healthy" else render.colour_status(status),
+        render.colour_text("SIMULATED", "bold", "magenta") if is_simulated else "",
         f"{observed}/{readings}" if readings else "-",
         ", ".join(map(_format_last_read, observations)) or "-",
         render.escape_text(component.get("device", {}).get("text") or component["identity"] or ""),

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 from vitald.cli import EX_UNAVAILABLE, CommandFailed, client, render, run_command, words
+from vitald.cli.progress import WorkProgress
 from vitald.simulator.build import CannotBuild
 from vitald.simulator.node import SimulatedNode
 
@@ -101,8 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
     with _exit_on_signals(), tempfile.TemporaryDirectory(prefix="vitald-demo-") as name:
         folder = Path(name)
         try:
-            node = SimulatedNode(folder / "node", arguments.profile)
-            library = node.library
+            with WorkProgress(lambda: "builds the simulated GPU library"):
+                node = SimulatedNode(folder / "node", arguments.profile)
+                library = node.library
         except CannotBuild as error:
             raise DemoFailed(f"the simulated GPU library cannot be built: {error}") from None
         except (KeyError, ValueError) as error:
@@ -218,7 +220,9 @@ class _Demo:
         )
 
     def _print_chapter(self, title: str, text: str) -> None:
-        time.sleep(self.pause if not title.startswith("1") else 0)
+        if not title.startswith("1"):
+            with WorkProgress(lambda: f"next: {title}"):
+                time.sleep(self.pause)
         print(f"\n{render.colour_text(title, 'bold')}")
         render.print_line(f"    {text}")
 
@@ -238,14 +242,16 @@ class _Demo:
     def _wait_until(self, is_reached: Callable[[schema.NodeStatus], bool]) -> None:
         until = time.monotonic() + _TIMEOUT_S
         request = argparse.Namespace(socket=self.place, timeout=5.0)
-        while not is_reached(client.read_status(request)):
-            if time.monotonic() > until:
-                self._run_verb("status")
-                raise DemoFailed(
-                    "the daemon does not report what it should: please report this, with the output"
-                    " of vitald version"
-                )
-            time.sleep(0.1)
+        with WorkProgress(lambda: "the daemon reads the node") as progress:
+            while not is_reached(client.read_status(request)):
+                if time.monotonic() > until:
+                    with progress.give_way():
+                        self._run_verb("status")
+                    raise DemoFailed(
+                        "the daemon does not report what it should: please report this, with the"
+                        " output of vitald version"
+                    )
+                time.sleep(0.1)
 
 
 def _is_healthy(status: schema.NodeStatus) -> bool:

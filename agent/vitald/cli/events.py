@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Union
 
-from vitald.cli import UsageError, client, render, words
+from vitald.cli import UsageError, client, finding_text, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -197,7 +197,7 @@ def _print_entry(arguments: argparse.Namespace, entry: Entry) -> None:
     if arguments.json:
         text = json.dumps(entry)
     elif "change" in entry:
-        text = render.format_transition(entry)
+        text = finding_text.format_transition(entry)
     else:
-        text = render.format_event(entry)
+        text = finding_text.format_event(entry)
     print(text, flush=True)

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vitald.cli import Parser, UsageError, config_options, render
+from vitald.cli import Parser, UsageError, config_options, finding_text, render
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -77,7 +77,7 @@ def _show_rule(rule: schema.ApiRule, profile: str) -> None:
     for text in (rule["meaning"], rule["advice"]):
         for line in textwrap.wrap(str(text), min(96, render.get_width() - 2)):
             print(f"  {line}")
-    after = render.describe_when(rule["when"])
+    after = finding_text.describe_when(rule["when"])
     print(f"\n  class       {rule['class']}")
     render.print_line(f"  action      {rule['action']}: {rule['todo']}{after}")
     for case in rule["cases"]:

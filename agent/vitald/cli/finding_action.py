@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vitald.cli import Parser, UsageError, client, render, words
+from vitald.cli import Parser, UsageError, client, finding_text, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -88,7 +88,7 @@ def act_on_findings(
         if arguments.json:
             render.emit_json(answer)
         elif arguments.dry_run:
-            print(f"would {would} {render.format_title(answer['finding'])}")
+            print(f"would {would} {finding_text.format_title(answer['finding'])}")
         else:
             print(describe(answer["finding"]))
     return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from vitald.cli import client, render, words
+from vitald.cli import client, finding_text, render, words
 
 _MAX_LISTED, _DEFAULT_CLEARED = 1000, 100
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     for number, finding in enumerate(findings):
         if number:
             print()
-        for line in render.format_finding(finding, full=True):
+        for line in finding_text.format_finding(finding, full=True):
             render.print_line(line)
     if answer.get("more"):
         print("\nand others: --limit says how many are listed")

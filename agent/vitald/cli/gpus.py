@@ -1,4 +1,5 @@
-"""`vitald gpus`: the GPUs at a glance, one line each. An unknown value is a dash, never a zero.
+"""`vitald gpus`: the GPUs at a glance, one line each, and why one is not healthy. An unknown value
+is a dash, never a zero.
 
 `gpu` is the number that nvidia-smi gives it; `minor` is N of /dev/nvidiaN, as in the label `gpu` of
 the metrics.
@@ -7,10 +8,10 @@ the metrics.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vitald.cli import client, render
+from vitald.cli import client, finding_text, render
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -32,7 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     gpus, source = answer["gpus"], answer["source"]
     if gpus:
-        _show_table(gpus, _list_codes(arguments, gpus))
+        findings = {}
+        if any(gpu["findings"] for gpu in gpus):
+            findings = client.read_findings_by_component(arguments)
+        for line in _format_gpus(gpus, findings, _list_unseen(arguments, gpus)):
+            render.print_line(line)
     disabled = "[nvml] enabled = false"
     if not gpus and source is not None and source["state"] == "not present":
         print("no GPU on PCI; if this node should have some, say how many: [nvml] expected_gpus")
@@ -47,51 +52,54 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show_table(gpus: Sequence[schema.Gpu], codes: Sequence[str]) -> None:
-    """`codes`: of the open findings of each GPU."""
-    mixed = len({gpu["simulated"] for gpu in gpus}) > 1
-    if gpus[0]["simulated"] and not mixed:
-        print(render.colour_text("SIMULATED: none of these GPUs is real", "bold", "magenta"))
-    columns = _fit_columns(gpus, max(map(len, codes)))
-    titles = "  ".join([*(title.ljust(width) for title, _, width in columns), "status"])
-    print(render.colour_text(titles, "dim"))
-    for gpu, code in zip(gpus, codes):
-        cells = [show(gpu).ljust(width) for _, show, width in columns]
+def _format_gpus(
+    gpus: Sequence[schema.Gpu],
+    findings: Mapping[str, Sequence[schema.ApiFinding]],
+    unseen: Mapping[str, Sequence[str]],
+) -> Iterator[str]:
+    """A row each, then why some are not healthy. `findings` and `unseen`: by component."""
+    drilled = [_has_drill(findings.get(gpu["component"], ())) for gpu in gpus]
+    none_is_real = all(gpu["simulated"] for gpu in gpus) and not all(drilled)
+    if none_is_real:
+        yield render.colour_text("SIMULATED: none of these GPUs is real", "bold", "magenta")
+    columns = _fit_columns(gpus)
+    titles = "  ".join(title.ljust(width) for title, _, width in columns)
+    yield render.colour_text(titles.rstrip(), "dim")
+    for gpu in gpus:
+        cells = [show(gpu).ljust(width) for _, show, width in columns[:-1]]
         status = str(gpu["status"])
-        if status != "healthy":
-            status = f"{render.colour_status(status)} {code}".rstrip()
-        cells.append(status)
-        if mixed and gpu["simulated"]:
+        cells.append(status if status == "healthy" else render.colour_status(status))
+        if gpu["simulated"] and not none_is_real:
             cells.append(render.colour_text("SIMULATED", "bold", "magenta"))
-        render.print_line("  ".join(cells))
+        yield "  ".join(cells)
+    for gpu in gpus:
+        name = f"  GPU {_read_identity(gpu, 'index')} {render.escape_text(gpu['pci'])}"
+        for finding in findings.get(gpu["component"], ()):
+            yield f"{name}: {finding_text.format_brief(finding)}"
+        for reason in unseen.get(gpu["component"], ()):
+            yield f"{name}: not known: {render.escape_text(reason)}"
 
 
-def _list_codes(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> list[str]:
-    """The codes of the open findings of each GPU."""
-    found: list[schema.ApiFinding] = []
-    if any(gpu["findings"] for gpu in gpus):
-        found = client.call_api(arguments, "/v1/findings", limit=1000)["findings"]
-    return [
-        " ".join(
-            render.escape_text(finding["code"])
-            for finding in found
-            if finding["component"] == gpu["component"]
-        )
-        for gpu in gpus
-    ]
+def _has_drill(findings: Iterable[schema.ApiFinding]) -> bool:
+    return any(finding["simulated"] for finding in findings)
 
 
-def _fit_columns(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Format, int]]:
-    """The columns for which the terminal has room beside a status and so many characters of codes,
-    each with its width.
-    """
+def _list_unseen(arguments: argparse.Namespace, gpus: Iterable[schema.Gpu]) -> dict[str, list[str]]:
+    """Why the state of a GPU is unknown, by component."""
+    if all(gpu["status"] != "unknown" for gpu in gpus):
+        return {}
+    components = client.call_api(arguments, "/v1/components")["components"]
+    return {component["name"]: component["unseen"] for component in components}
+
+
+def _fit_columns(gpus: Sequence[schema.Gpu]) -> list[tuple[str, Format, int]]:
+    """The columns for which the terminal has room, each with its width."""
     shown = [
         (title, show, max([len(title), *(len(show(gpu)) for gpu in gpus)]))
         for title, show in _COLUMNS
     ]
-    room = render.get_width() - len("UNHEALTHY ") - codes
     for title in _OMITTED_FIRST:
-        if sum(wide + 2 for _, _, wide in shown) <= room:
+        if sum(width + 2 for _, _, width in shown) - 2 <= render.get_width():
             break
         shown = [column for column in shown if column[0] != title]
     return shown
@@ -161,6 +169,7 @@ _COLUMNS: tuple[tuple[str, Format], ...] = (
     ("remap", _format_remap),
     ("nvlink", _format_links),
     ("pcie", _format_pcie),
+    ("status", lambda gpu: str(gpu["status"])),
 )
 # Columns that a narrow terminal omits, one by one.
-_OMITTED_FIRST = ("minor", "model", "slot", "pcie", "util", "remap", "power", "nvlink", "serial")
+_OMITTED_FIRST = ("minor", "model", "slot", "pcie", "serial", "util", "remap", "power", "nvlink")

@@ -158,7 +158,7 @@ def _show_drill(drill: schema.Drill, line: str) -> None:
         )
         return
     number = render.escape_text(finding)
-    print(f"finding #{number}, simulated, until {render.format_time(drill['simulatedUntil'])}")
+    print(f"finding #{number}, simulated, until {render.describe_time(drill['simulatedUntil'])}")
     print(f'see it: vitald status    end it: vitald clear {number} --reason "drill over"')
 
 

@@ -96,12 +96,12 @@ def _list_recovery(outline: schema.ApiRecovery | None) -> Iterator[Notice]:
         return
     what = "a reboot" if request["action"] == "reboot" else "a replacement"
     findings = join_first([f"#{number}" for number in request["findings"]], _MAX_NAMES)
-    since = render.format_time(request["since"])
+    since = render.describe_time(request["since"])
     text = f"recovery: {what} is requested since {since}, for {findings}"
     decision = request["decision"]
     if decision is not None and decision["why"]:
         step = "waiting" if decision["step"] == "wait" else decision["step"]
-        at, why = render.format_time(decision["time"]), render.escape_text(decision["why"])
+        at, why = render.describe_time(decision["time"]), render.escape_text(decision["why"])
         text += f"; {step} at {at}: {why}"
     yield Notice(f"{text}: vitald recovery")
 
@@ -112,7 +112,7 @@ def _list_publishers(status: schema.NodeStatus) -> Iterator[Notice]:
     if publishers is None:
         return
     if publishers["silent"]:
-        since = render.format_time(publishers["reported"])
+        since = render.describe_time(publishers["reported"])
         yield Notice("vitald publish: ", "SILENT", f" since {since}: {_PUBLISHER_LOG}")
         return
     for sink in publishers["sinks"]:
@@ -121,7 +121,7 @@ def _list_publishers(status: schema.NodeStatus) -> Iterator[Notice]:
             continue
         detail = f", without {', '.join(sink['refused'])}" if sink["refused"] else ""
         if _is_late(sink["waitingSince"], status["time"]):
-            detail += f" since {render.format_time(sink['waitingSince'])}"
+            detail += f" since {render.describe_time(sink['waitingSince'])}"
         if sink["error"]:
             detail += f": {render.escape_text(sink['error'])}"
         name = render.escape_text(sink["name"])

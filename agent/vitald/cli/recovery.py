@@ -256,14 +256,14 @@ def _show_budget(name: str, budget: ActionBudget) -> None:
     used = "not known how many" if budget["used"] is None else budget["used"]
     _print_line("budget", f"{used} of {budget['perDay']} {name} in a day")
     for cause in budget["causes"]:
-        text = f"{render.format_time(cause['time'])} for {cause['code']} of {cause['component']}"
+        text = f"{render.describe_time(cause['time'])} for {cause['code']} of {cause['component']}"
         _print_line("", render.escape_text(text))
 
 
 def _show_decisions(state: RecoveryState) -> None:
     decisions, request = state["decisions"], state["request"]
     for number, decision in enumerate(decisions):
-        when = render.format_time(decision.get("last"))
+        when = render.describe_time(decision.get("last"))
         text = format_decision(decision, boot_id=state["bootId"])
         _print_line("decided" if number == 0 else "", f"{when}  {text}")
     if not decisions:

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show_release(answer: schema.Released) -> None:
     gpus = render.escape_text(", ".join(answer["gpus"]) or "all GPUs")
-    until = render.format_time(answer["until"])
+    until = render.describe_time(answer["until"])
     print(f"released {gpus} until {until}; vitald release --end takes them back earlier")
     for pid in answer["stuck"]:
         print(

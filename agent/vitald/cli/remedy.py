@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vitald.cli import Parser, finding_action, render
+from vitald.cli import Parser, finding_action, finding_text
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -26,4 +26,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _describe_remedy(finding: schema.ApiFinding) -> str:
     clears = "; ".join(finding["clears"])
-    return f"in remedy {render.format_title(finding)}\n  open until {clears}"
+    return f"in remedy {finding_text.format_title(finding)}\n  open until {clears}"

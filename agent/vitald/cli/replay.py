@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Pair = tuple[Event | None, Event | None, Stamp | None]
 
 from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
+from vitald.cli.progress import WorkProgress, describe_reading
 from vitald.cli.render import Json
 
 _MAX_LISTED = 200
@@ -106,6 +107,7 @@ def _replay_ledger(
             stored,
             device_reset=device_reset,
             until=lambda: stored.until,
+            describe=lambda judged: f"{judged} events judged",
         )
 
 
@@ -133,6 +135,7 @@ def _replay_log(
             None,
             device_reset=device_reset,
             until=lambda: saved.until,
+            describe=lambda _: describe_reading(saved.coverage.lines, opened.measure_share()),
         )
     problem = saved.coverage.problem
     if not problem:
@@ -150,15 +153,18 @@ def _compare_rules(
     *,
     device_reset: bool,
     until: Callable[[], float],
+    describe: Callable[[int], str],
 ) -> int:
     """Judges the events by both catalogues and prints the differences. Returns the exit code.
 
     `stored`: the ledger, if it is one that is replayed. `until`: the time of the last event, in
-    seconds since the epoch, once all were read.
+    seconds since the epoch, once all were read. `describe`: how far it is, for the number of events
+    that were judged.
     """
     comparison = _RuleComparison(arguments, force, other, device_reset=device_reset)
-    for pair in events:
-        comparison.apply_pair(pair, is_counted=stored is not None or _has_line(pair))
+    with WorkProgress(lambda: f"replay: {describe(comparison.events)}") as progress:
+        for pair in events:
+            comparison.apply_pair(pair, progress, is_counted=stored is not None or _has_line(pair))
     summary = comparison.build_summary(until())
     in_force = remembered = summary["inForce"]
     if stored is not None:
@@ -182,11 +188,11 @@ class _RuleComparison:
         self._arguments = arguments
         self._judges = Judge(force), Judge(other)
         self._device_reset = device_reset
-        self._events = self._differences = 0
+        self.events = self._differences = 0
         self._last: list[Json] | None = None  # verdicts
 
-    def apply_pair(self, pair: Pair, *, is_counted: bool) -> None:
-        self._events += is_counted
+    def apply_pair(self, pair: Pair, progress: WorkProgress, *, is_counted: bool) -> None:
+        self.events += is_counted
         for judge, event in zip(self._judges, pair[:2]):
             if event is not None:
                 judge.apply_event(event)
@@ -195,7 +201,8 @@ class _RuleComparison:
         if verdicts[0] != verdicts[1] and verdicts != self._last:
             self._differences += 1
             if self._differences <= _MAX_LISTED:
-                _print_difference(self._arguments, pair[1] or pair[0], pair[2], verdicts)
+                with progress.give_way():
+                    _print_difference(self._arguments, pair[1] or pair[0], pair[2], verdicts)
         self._last = verdicts
 
     def build_summary(self, until: float) -> Json:
@@ -205,7 +212,7 @@ class _RuleComparison:
         force, other = self._judges
         return {
             "type": "summary",
-            "events": self._events,
+            "events": self.events,
             "differences": self._differences,
             "listed": min(self._differences, _MAX_LISTED),
             "inForce": _summarize_findings(force.open_findings, on_trial=False),
@@ -274,7 +281,7 @@ def _print_difference(
     in_force, other = map(_format_verdict, verdicts)
     when = format_moment(time) or "without a date"
     when = render.describe_stamp(stamp) if stamp is not None else when
-    print(f"{when}  {in_force}  ->  {other}")
+    render.print_line(f"{when}  {in_force}  ->  {other}")
     line = render.escape_text(event.raw or event.code)
     render.print_line(f"    {render.cut_line(line, render.get_width() - 4)}")
 

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from vitald.model import Event, Finding, FindingKey, Transition, Verdict
     from vitald.server import schema
 
-from vitald.cli import EX_NOINPUT, config_options, render
+from vitald.cli import EX_NOINPUT, config_options, finding_text, render
 from vitald.cli.check import EXIT
+from vitald.cli.progress import WorkProgress, describe_reading
 from vitald.cli.render import Json
 from vitald.text import count_noun
 
@@ -101,7 +102,13 @@ def _scan_log(arguments: argparse.Namespace, config: Config, catalog: Catalog) -
     scan = _LogScan(arguments, catalog)
     with open_log(arguments.file) as opened:
         saved = SavedLog(opened, reader)
-        scan.read_log(saved)
+
+        def describe() -> str:
+            lines = describe_reading(saved.coverage.lines, opened.measure_share())
+            return f"scan: {lines}"
+
+        with WorkProgress(describe) as progress:
+            scan.read_log(saved, progress)
     return scan.report_verdict(saved.coverage, device_reset=config.policy.device_reset)
 
 
@@ -121,9 +128,9 @@ class _LogScan:
         self._until = 0.0
         self._events = self._untrusted = self._drills = 0
 
-    def read_log(self, saved: SavedLog) -> None:
+    def read_log(self, saved: SavedLog, progress: WorkProgress) -> None:
         """Lines are shown as they are read, and judged in the order in which they were written."""
-        for line in saved.order_events(self._show_lines(saved.read_events())):
+        for line in saved.order_events(self._show_lines(saved.read_events(), progress)):
             (event,) = line.events
             if event is not None:
                 self._note_lines(self._judge.apply_event(event), event.time, line.stamp)
@@ -131,7 +138,9 @@ class _LogScan:
         self._until = saved.until
         self._note_lines(self._judge.expire_findings(self._until), self._until, None)
 
-    def _show_lines(self, lines: Iterator[SavedEvent]) -> Iterator[SavedEvent]:
+    def _show_lines(
+        self, lines: Iterator[SavedEvent], progress: WorkProgress
+    ) -> Iterator[SavedEvent]:
         from vitald.model import Trust
 
         for line in lines:
@@ -141,7 +150,8 @@ class _LogScan:
                 self._untrusted += event.trust is Trust.UNTRUSTED
                 self._events += event.trust is not Trust.UNTRUSTED
                 self._drills += event.is_simulated
-                self._show_line(line.stamp, line.raw, event)
+                with progress.give_way():
+                    self._show_line(line.stamp, line.raw, event)
             yield line
 
     def _note_lines(self, changes: list[Transition], time: float, here: Stamp | None) -> None:
@@ -291,7 +301,7 @@ class _LogScan:
         if coverage.problem:
             render.print_line(f"  {render.escape_text(coverage.problem)}")
         for finding in findings:
-            for line in render.format_finding(finding):
+            for line in finding_text.format_finding(finding):
                 render.print_line(line)
         self._print_ended()
 
@@ -342,7 +352,7 @@ def _print_heading(
         "replacementRequired": verdict.replacement_required,
     }
     heading = [render.colour_status(verdict.status.value)]
-    for flag in render.describe_flags(findings, flags):
+    for flag in finding_text.describe_flags(findings, flags):
         heading.append(render.colour_text(flag, "bold", "red"))
     if coverage.latest is not None:
         heading.append(f"as of its latest line: {render.describe_stamp(coverage.latest)}")

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from vitald import __version__
-from vitald.cli import client, render
+from vitald.cli import client, finding_text, render, words
 from vitald.cli.check import EXIT
 from vitald.cli.notices import list_advice, list_notices
 from vitald.text import count_noun, join_first
@@ -24,10 +24,24 @@ _ACCELERATORS = ("gpu", "neuron")
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.add_connection_options(parser)
-    parser.add_argument("--json", action="store_true", help="the answer of GET /v1/status")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="the answer of GET /v1/status")
+    shape.add_argument(
+        "--watch",
+        nargs="?",
+        type=words.parse_seconds(3600),
+        const=2.0,
+        default=None,
+        metavar="SECONDS",
+        help="redraw it in place, every 2 seconds or as often as given, until q or Ctrl-C",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.watch is not None:
+        from vitald.cli.watch import watch_status
+
+        return watch_status(arguments)
     try:
         status = client.read_status(arguments)
     except (client.NoAnswer, client.DaemonRefused) as error:
@@ -44,68 +58,76 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show_status(status: schema.NodeStatus) -> None:
-    flags = render.describe_flags(status["findings"], status)
+    for line in format_status(status):
+        render.print_line(line)
+
+
+def format_status(status: schema.NodeStatus) -> Iterator[str]:
+    """The lines of the screen, not yet folded."""
+    flags = finding_text.describe_flags(status["findings"], status)
     if status["simulated"]:
-        flags.append("simulated")
+        is_mixed = any(not finding["simulated"] for finding in status["findings"])
+        flags.append("partly simulated" if is_mixed else "simulated")
     host = render.colour_text(render.escape_text(status["host"]), "bold")
     word = render.colour_status(str(status["status"]))
     flagged = render.colour_text(", ".join(flags), "bold")
-    render.print_line(f"{host}  {word}  {flagged}".rstrip())
-    _show_incidents(status)
+    yield f"{host}  {word}  {flagged}".rstrip()
+    names = {
+        component["name"]: finding_text.name_component(component["name"], component.get("device"))
+        for component in status["components"]
+    }
+    yield from _format_incidents(status, names)
     if advice := [notice.text for notice in list_advice(status)]:
-        print()
+        yield ""
     for text in advice:
-        render.print_line(f"  {text}")
-    print()
-    _show_sources(status["sources"])
+        yield f"  {text}"
+    yield ""
+    yield from _format_sources(status["sources"])
     for subject, state, detail in list_notices(status):
-        render.print_line(f"  {subject}{render.colour_text(state, 'bold', 'magenta')}{detail}")
+        yield f"  {subject}{render.colour_text(state, 'bold', 'magenta')}{detail}"
     codes = {finding.get("code", "") for finding in status["findings"]}
-    _show_diagnostics(status.get("diagnostics"), codes)
+    yield from _format_diagnostics(status.get("diagnostics"), codes)
     watched = [component for component in status["components"] if component["kind"] != "node"]
     unknown = [
-        render.escape_text(component["name"])
-        for component in watched
-        if component["status"] == "unknown"
+        names[component["name"]] for component in watched if component["status"] == "unknown"
     ]
     if unknown:
-        names = join_first(unknown, _MAX_NAMES)
-        render.print_line(f"  status unknown: {names}: vitald components")
-    _show_absence(status)
+        listed = join_first(unknown, _MAX_NAMES)
+        yield f"  status unknown: {listed}: vitald components"
+    yield from _format_absence(status)
     other = f" (this command: {__version__})" if status["version"] != __version__ else ""
     daemon = f"profile {status['profile']}, vitald {status['version']}{other}"
     age = render.format_age(status["startedAt"])
     line = f"  {_count_kinds(watched)}; {daemon}, up {age}"
-    render.print_line(render.colour_text(line, "dim"))
+    yield render.colour_text(line, "dim")
 
 
-def _show_incidents(status: schema.NodeStatus) -> None:
+def _format_incidents(status: schema.NodeStatus, names: Mapping[str, str]) -> Iterator[str]:
     findings = {finding["id"]: finding for finding in status["findings"]}
     incidents = status["incidents"]
     for incident in incidents[:_MAX_INCIDENTS]:
-        print()
-        for line in render.format_incident(incident, findings):
-            render.print_line(line)
+        yield ""
+        yield from finding_text.format_incident(incident, findings, names)
     rest = incidents[_MAX_INCIDENTS:]
     if not rest:
         return
-    print()
+    yield ""
     for incident in rest[:_MAX_SHORT_INCIDENTS]:
-        render.print_line(f"  {render.escape_text(incident['line'])}")
+        yield f"  {render.escape_text(incident['line'])}"
     if len(rest) > _MAX_SHORT_INCIDENTS:
         more = len(rest) - _MAX_SHORT_INCIDENTS
-        render.print_line(f"  and {count_noun(more, 'more incident')}: vitald findings")
+        yield f"  and {count_noun(more, 'more incident')}: vitald findings"
 
 
-def _show_absence(status: schema.NodeStatus) -> None:
+def _format_absence(status: schema.NodeStatus) -> Iterator[str]:
     """What to do on a node without accelerators, unless a finding says that some are missing, or a
     source cannot read what there is.
     """
     kinds = {component["kind"] for component in status["components"] if _is_here(component)}
     was_read = all(source["state"] in ("ok", "not present") for source in status["sources"])
     if was_read and kinds.isdisjoint(_ACCELERATORS) and not status["findings"]:
-        print("  no GPU and no Neuron device on PCI; if this node should have some, say how many:")
-        print("      [nvml] expected_gpus = 8, or [expect] neuron = 16: fewer make it unfit")
+        yield "  no GPU and no Neuron device on PCI; if this node should have some, say how many:"
+        yield "      [nvml] expected_gpus = 8, or [expect] neuron = 16: fewer make it unfit"
 
 
 def _is_here(component: schema.ApiComponent) -> bool:
@@ -123,7 +145,7 @@ def _count_kinds(watched: list[schema.ApiComponent]) -> str:
     return counted or "no accelerators on PCI"
 
 
-def _show_sources(sources: list[schema.ApiSource]) -> None:
+def _format_sources(sources: list[schema.ApiSource]) -> Iterator[str]:
     """Sources without a problem share a line, and so do those that have nothing to observe here."""
     working, absent = [], []
     for source in sources:
@@ -139,14 +161,16 @@ def _show_sources(sources: list[schema.ApiSource]) -> None:
                 state = render.colour_text(str(source["state"]).upper(), "bold", "magenta")
             polled = f"looked {age}" if age else "initial scan incomplete"
             tail = f": {detail}" if detail else ""
-            render.print_line(f"  source {name}: {state}, {polled}{tail}")
+            yield f"  source {name}: {state}, {polled}{tail}"
     if working:
-        render.print_line(f"  looked at: {', '.join(working)}")
+        yield f"  looked at: {', '.join(working)}"
     if absent:
-        render.print_line(f"  not present: {', '.join(absent)}")
+        yield f"  not present: {', '.join(absent)}"
 
 
-def _show_diagnostics(outline: schema.DiagnosticOutline | None, codes: Container[str]) -> None:
+def _format_diagnostics(
+    outline: schema.DiagnosticOutline | None, codes: Container[str]
+) -> Iterator[str]:
     """The run that is active or queued, and the last runs that failed. `codes`: of the open
     findings.
     """
@@ -156,7 +180,7 @@ def _show_diagnostics(outline: schema.DiagnosticOutline | None, codes: Container
         state = "runs"
         if run["stage"] == "waiting":
             state = f"waits for {render.escape_text(run['waitsFor']) or 'its turn'}"
-        render.print_line(f"  diagnostic {_name_diagnostic(run)} {state}: vitald diag list")
+        yield f"  diagnostic {_name_diagnostic(run)} {state}: vitald diag list"
     for ended in _list_failed(outline.get("last") or [], codes):
         failed = render.colour_text("FAILED", "bold", "red")
         why = ""
@@ -164,7 +188,7 @@ def _show_diagnostics(outline: schema.DiagnosticOutline | None, codes: Container
             why = f": {render.cut_text(render.escape_text(ended['why']), 80)}"
         age, id_ = render.format_age(ended["ended"]), render.escape_text(ended["id"])
         name = _name_diagnostic(ended)
-        render.print_line(f"  diagnostic {name} {failed} {age} ago{why}: vitald diag show {id_}")
+        yield f"  diagnostic {name} {failed} {age} ago{why}: vitald diag show {id_}"
 
 
 def _list_failed(

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vitald.cli import client, render, words
+from vitald.cli import client, finding_text, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -59,11 +59,11 @@ def format_chain(chain: schema.Why) -> Iterable[str]:
     )
     heading = f"#{finding['id']} {drill}{component}  {title}  {finding['code']}"
     yield render.colour_text(heading, "bold")
-    if device := render.describe_device(finding.get("device")):
+    if device := finding_text.describe_device(finding.get("device")):
         yield f"  device   {render.escape_text(device)}"
     yield "  lines"
     for event in chain["events"]:
-        yield f"    {render.format_event(event)}"
+        yield f"    {finding_text.format_event(event)}"
     count = finding["count"]
     if count > len(chain["events"]):
         options = f"--code {finding['code']} --component {finding['component']}"
@@ -74,18 +74,18 @@ def format_chain(chain: schema.Why) -> Iterable[str]:
     yield "  asked"
     for layer in chain["asked"]:
         mark = "->" if layer["decides"] else "  "
-        action = f"{layer['action']}{render.describe_when(layer['when'])}"
+        action = f"{layer['action']}{finding_text.describe_when(layer['when'])}"
         because = render.escape_text(layer["because"])
         yield f"    {mark} {layer['layer']!s:<10} {action}: {because}"
-    flags = render.describe_flags([finding], chain["flags"])
+    flags = finding_text.describe_flags([finding], chain["flags"])
     yield f"  flags    {', '.join(flags) or 'none'}"
-    if witness := render.describe_witness(finding, full=True):
+    if witness := finding_text.describe_witness(finding, full=True):
         yield f"  witness  {witness}"
     yield "  history"
     for change in chain["transitions"]:
         state = f"{change['state']}, {change['action']}"
         cause = render.escape_text(change["cause"])
-        yield f"    {render.format_time(change['time'])}  {state}: {cause}"
+        yield f"    {render.describe_time(change['time'])}  {state}: {cause}"
     if finding["state"] != "cleared":
         yield f"  cleared by {'; '.join(finding['clears'])}"
 
@@ -97,7 +97,7 @@ def _format_incident(incident: schema.ApiIncident) -> Iterable[str]:
         role = "cause" if member["role"] == "root" else "     "
         where = f"{member['code']} on {render.escape_text(member['component'])}"
         count = render.describe_count(member["count"])
-        first = render.format_time(member["first"])
+        first = render.describe_time(member["first"])
         yield f"    {role} {first}  {where}, {count}  {member['title']}"
-    for job in render.describe_jobs(incident):
+    for job in finding_text.describe_jobs(incident):
         yield f"    work  {render.escape_text(job)}"

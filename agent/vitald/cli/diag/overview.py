@@ -102,7 +102,7 @@ def _build_run_row(run: schema.DiagnosticRun) -> tuple[str, ...]:
     if not why and run["preempted"]:
         why = f"made room for {render.escape_text(run['preempted'])}"
     return (
-        render.format_time(run["began"]),
+        render.describe_time(run["began"]),
         views.format_name(run),
         views.name_outcome(run),
         views.format_duration(run["seconds"]),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from vitald.cli import render
 from vitald.cli.diag.views import format_duration, format_name
+from vitald.cli.progress import clear_line, draw_line
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -24,7 +23,7 @@ class Progress:
 
     def __init__(self, to: TextIO, *, quiet: bool = False) -> None:
         self._to = to
-        self._drawn = to.isatty() and os.environ.get("TERM") != "dumb"
+        self._drawn = render.can_redraw(to)
         self._silent = quiet and not self._drawn
         self._shown = ""
         self._shown_at = 0.0
@@ -39,8 +38,7 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if self._drawn:
-            self._to.write("\r\033[K")
-            self._to.flush()
+            clear_line(self._to)
 
     def show_run(
         self, run: schema.DiagnosticGoing, behind: schema.DiagnosticGoing | None = None
@@ -69,9 +67,7 @@ class Progress:
     def show_line(self, line: str, since: str = "") -> None:
         """`since` changes all the time: it alone is no reason for another line."""
         if self._drawn:
-            columns = max(10, shutil.get_terminal_size((80, 24)).columns - 1)
-            self._to.write(f"\r{render.cut_text(line + since, columns)}\033[K")
-            self._to.flush()
+            draw_line(self._to, line + since)
             return
         news, now = re.sub(r"\d+", "", line), time.monotonic()
         if not self._silent and (news != self._shown or now - self._shown_at >= _REPEAT_S):

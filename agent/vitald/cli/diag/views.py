@@ -269,7 +269,7 @@ def _format_footer(run: schema.DiagnosticRunInFull) -> Iterator[str]:
             ended.append(f"{title} {render.escape_text(version)}")
     lines = [
         f"requested by {format_requester(run)}",
-        f"began {render.format_time(run['began'])}, {', '.join(ended)}",
+        f"began {render.describe_time(run['began'])}, {', '.join(ended)}",
     ]
     if run["command"]:
         lines.append(render.escape_text(run["command"]))

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from vitald import __version__
-from vitald.cli import render
+from vitald.cli import finding_text, render
 from vitald.cli.notices import find_sink_state, list_advice, list_notices
 from vitald.cli.page import wording
 from vitald.cli.page.answers import MAX_INCIDENTS, MAX_JOBS, Answers
@@ -45,7 +45,7 @@ def build_page(answers: Answers, now: datetime, span: Span | None = None) -> Pag
         tone=wording.STATUS_TONES[status["status"]],
         status=status["status"],
         lead=wording.STATUS_LEADS[status["status"]],
-        flags=tuple(render.describe_flags(status["findings"], status)),
+        flags=tuple(finding_text.describe_flags(status["findings"], status)),
         moment=wording.describe_moment(now, now),
         drill=_describe_drill(status),
         cards=cards,
@@ -132,7 +132,7 @@ def _list_changes(answer: schema.Transitions | None, now: datetime) -> tuple[Cha
 def _build_change(change: schema.ApiTransition, now: datetime) -> Change:
     return Change(
         wording.make_moment(change["time"], now),
-        render.CHANGE_WORDS.get(change["change"], change["change"]),
+        finding_text.CHANGE_WORDS.get(change["change"], change["change"]),
         change["finding"],
         change["title"],
         change["component"],
@@ -221,7 +221,7 @@ def _list_jobs(answer: schema.ApiJobs | None, now: datetime) -> tuple[Row, ...] 
 
 
 def _build_job(job: schema.ApiJob, now: datetime) -> Row:
-    how = render.describe_end(job) if job["state"] == "died" else ""
+    how = finding_text.describe_end(job) if job["state"] == "died" else ""
     return Row(
         f"{job['job']} of {job['user']}" if job["user"] else job["job"],
         wording.JOB_TONES[job["state"]],

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from vitald.checking import parse_pci_address
-from vitald.cli import render
+from vitald.cli import finding_text
 from vitald.cli.page import wording
 from vitald.cli.page.model import Card, Command, Fact, Line, Requirement
 
@@ -24,14 +24,14 @@ def build_card(
     """`findings`: the open ones of the incident, at least one. `chain`: how its first one came to
     be; None where that was not queried.
     """
-    head = render.find_head(incident, findings)
+    head = finding_text.find_head(incident, findings)
     return Card(
         number=head["id"],
         tone=wording.find_tone(head),
         title=head["title"],
         code=head["code"],
         component=head["component"],
-        device=render.describe_device(head.get("device")),
+        device=finding_text.describe_device(head.get("device")),
         since=wording.make_moment(head["since"], now),
         is_drill=head["simulated"],
         is_begun=head["state"] == "in_remedy",
@@ -45,15 +45,15 @@ def build_card(
         requirements=tuple(_list_requirements(chain)),
         others=tuple(_describe_other(other) for other in findings if other is not head),
         consequences=tuple(_list_consequences(incident, findings)),
-        jobs=tuple(render.describe_jobs(incident)),
+        jobs=tuple(finding_text.describe_jobs(incident)),
         commands=tuple(list_commands(head)),
     )
 
 
 def _describe_due(finding: schema.ApiFinding) -> str:
     """When its action is due; empty where it is no repair and due at no special time."""
-    now = "now" if render.makes_unfit(finding["action"]) else ""
-    return render.describe_when(finding["when"]).strip() or now
+    now = "now" if finding_text.makes_unfit(finding["action"]) else ""
+    return finding_text.describe_when(finding["when"]).strip() or now
 
 
 def _list_facts(
@@ -68,7 +68,7 @@ def _list_facts(
     if accepted is not None:
         text = f"by {accepted['by']}: {accepted['reason']}; until"
         yield Fact("Accepted", text, wording.make_moment(accepted["until"], now))
-    if witness := render.describe_witness(finding, full=True):
+    if witness := finding_text.describe_witness(finding, full=True):
         yield Fact("Witness", witness)
     if finding["unusable"]:
         yield Fact("Device", "it cannot be used")
@@ -98,13 +98,13 @@ def _list_lines(chain: schema.Why | None, head: schema.ApiFinding, now: datetime
             event["code"],
             event["component"],
             event["raw"],
-            tuple(render.list_marks(event)),
+            tuple(finding_text.list_marks(event)),
         )
 
 
 def _list_requirements(chain: schema.Why | None) -> Iterator[Requirement]:
     for layer in chain["asked"] if chain is not None else ():
-        action = layer["action"].replace("_", " ") + render.describe_when(layer["when"])
+        action = layer["action"].replace("_", " ") + finding_text.describe_when(layer["when"])
         yield Requirement(
             wording.LAYERS[layer["layer"]], action, layer["because"], layer["decides"]
         )
@@ -112,7 +112,7 @@ def _list_requirements(chain: schema.Why | None) -> Iterator[Requirement]:
 
 def _describe_other(finding: schema.ApiFinding) -> str:
     drill = "DRILL " if finding["simulated"] else ""
-    todo = f"{finding['todo']}{render.describe_when(finding['when'])}"
+    todo = f"{finding['todo']}{finding_text.describe_when(finding['when'])}"
     place = f"{finding['component']} ({finding['code']}, #{finding['id']})"
     return f"{drill}{todo}: {finding['title']}, {place}"
 

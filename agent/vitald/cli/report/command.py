@@ -23,6 +23,7 @@ from typing import IO
 
 from vitald import tomlfile
 from vitald.cli import EX_UNAVAILABLE, UsageError, render, words
+from vitald.cli.progress import WorkProgress
 from vitald.cli.report.archive import Archive, CannotWrite, create_file
 from vitald.cli.report.configuration import CONFIG
 from vitald.cli.report.parts import ReportOptions, SupportReport
@@ -180,7 +181,8 @@ def _write_page(
 ) -> tuple[int, list[tuple[str, str]]]:
     from vitald.cli.report.html import make_page  # a template engine, which no archive needs
 
-    page, missing = make_page(arguments.config, arguments.socket, arguments.timeout)
+    with WorkProgress(lambda: "report: the answers of the daemon"):
+        page, missing = make_page(arguments.config, arguments.socket, arguments.timeout)
     file.write(page)
     return len(page), missing
 
@@ -199,4 +201,5 @@ def _write_archive(
         most=arguments.max_size,
     )
     report = SupportReport(archive, wanted, now)
-    return report.write(), report.missing
+    with WorkProgress(lambda: f"report: {report.part}"):
+        return report.write(), report.missing

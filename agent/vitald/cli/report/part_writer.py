@@ -34,14 +34,16 @@ class _PartGuard:
 
 
 class PartWriter:
-    """Adds parts to an archive. `missing`: the parts that failed, and why."""
+    """Adds parts to an archive. `missing`: the parts that failed, and why. `part`: the current."""
 
     def __init__(self, archive: Archive, redactor: Redactor) -> None:
         self.missing: list[tuple[str, str]] = []
+        self.part = "README.txt"
         self._archive = archive
         self._redactor = redactor
 
     def guard_part(self, name: str) -> _PartGuard:
+        self.part = name
         return _PartGuard(partial(self.note_missing, name))
 
     def note_missing(self, name: str, why: str) -> None:

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from vitald import __version__
 from vitald import config as configs
-from vitald.cli import CommandFailed, client, render, status, why
+from vitald.cli import CommandFailed, client, finding_text, render, status, why
 from vitald.cli.render import Json
 from vitald.cli.report import machine
 from vitald.cli.report.archive import Archive, ArchiveFull
@@ -190,11 +190,13 @@ class SupportReport(PartWriter):
         with self.guard_part("summary.txt"):
             self._add_section(
                 f"open findings: {len(opened) or 'none'}",
-                _separate(partial(render.format_finding, full=True), opened[:_MAX_SUMMARISED]),
+                _separate(
+                    partial(finding_text.format_finding, full=True), opened[:_MAX_SUMMARISED]
+                ),
             )
             self._add_section(
                 f"findings that ended: {len(cleared) or 'none'}",
-                _separate(render.format_finding, cleared[:_MAX_SUMMARISED]),
+                _separate(finding_text.format_finding, cleared[:_MAX_SUMMARISED]),
             )
             if chains:
                 self._add_section(

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
+from typing import BinaryIO
 
 from vitald.collectors.kernel_log.clock import LogClock, sort_by_place
 from vitald.collectors.kernel_log.dates import parse_anchor, parse_date
@@ -73,6 +74,14 @@ class OpenedLog:
     stream: io.BufferedReader
     unpacked: Unpacked
     written: float | None
+    file: BinaryIO | None = None  # None where its size is unknown
+
+    def measure_share(self) -> float | None:
+        """How much of the file was read so far, 0 to 1; None if its size is unknown."""
+        size = os.fstat(self.file.fileno()).st_size if self.file is not None else 0
+        if self.file is None or not size:
+            return None
+        return min(1.0, os.lseek(self.file.fileno(), 0, os.SEEK_CUR) / size)
 
 
 @contextmanager
@@ -90,9 +99,15 @@ def open_log(path: str) -> Iterator[OpenedLog]:
                 "not a file: save what is to be judged, or pipe it: dmesg | vitald scan -",
                 path,
             )
-        written = stat.st_mtime if S_ISREG(stat.st_mode) else None
+        is_regular = S_ISREG(stat.st_mode)
+        written = stat.st_mtime if is_regular else None
         with Unpacked(file) as unpacked:
-            yield OpenedLog(io.BufferedReader(unpacked, _BUFFER_BYTES), unpacked, written)
+            yield OpenedLog(
+                io.BufferedReader(unpacked, _BUFFER_BYTES),
+                unpacked,
+                written,
+                file if is_regular else None,
+            )
 
 
 class SavedLog:
