@@ -5,15 +5,13 @@ short.
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.harness import PYTHON, ROOT, Json, Node
+from tests.harness import Json, Node
 from tests.system.lines import (
     FALLEN,
     about,
@@ -25,7 +23,8 @@ from tests.system.lines import (
     wait_for_pid,
     xid,
 )
-from tests.waiting import WAIT_S, until
+from tests.terminal import show_on_terminal
+from tests.waiting import until
 
 # Status -> exit codes of check, check --strict, status, and of check with --as npd, nagios, slurm.
 CODES = {
@@ -129,26 +128,9 @@ def test_no_colour_in_a_pipe(state: tuple[str, Node]) -> None:
         assert "\x1b" not in done.stdout + done.stderr, arguments
 
 
-def on_terminal(node: Node, *arguments: str, **environment: str) -> str:
+def on_terminal(node: Node, *arguments: str, **more: Any) -> str:
     """What a person sees on a terminal of 100 columns."""
-    leader, follower = pty.openpty()
-    try:
-        command = [PYTHON, "-m", "vitald", *arguments, "--socket", str(node.socket)]
-        named = {**os.environ, "COLUMNS": "100", "LINES": "48", **environment}
-        subprocess.run(
-            command, cwd=ROOT, stdout=follower, stdin=follower, env=named, timeout=WAIT_S
-        )
-        os.set_blocking(leader, False)
-        shown = b""
-        try:
-            while part := os.read(leader, 1 << 16):
-                shown += part
-        except (BlockingIOError, OSError):
-            pass
-        return shown.decode()
-    finally:
-        os.close(leader)
-        os.close(follower)
+    return show_on_terminal(*arguments, "--socket", str(node.socket), **more)
 
 
 @pytest.mark.parametrize("state", ["unhealthy", "unknown"], indirect=True, scope="module")

@@ -49,6 +49,7 @@ CALLS = {
     "components": Call(f"components {ASKS}"),
     "expect": Call(f"expect {ASKS}"),
     "recovery": Call("recovery --config /nonexistent"),
+    "page": Call(f"page --port 0 {ASKS}", READER_GONE),
     "accept": Call(f"accept 2 --for 7d --reason x {ASKS}"),
     "clear": Call(f"clear #NUMBER --reason x {ASKS}"),
     "remedy": Call(f"remedy 1 --reason x {ASKS}"),
@@ -66,6 +67,7 @@ CALLS = {
     "config": Call("config check --json CONFIG"),
     "run": Call("run --config /nonexistent", CONFIG, heard=False),
     "publish": Call("publish --config /nonexistent", CONFIG, heard=False),
+    "notify": Call("notify show --config CONFIG"),
     "version": Call("version"),
 }
 NO_COMPILER = {"demo": {"PATH": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}}

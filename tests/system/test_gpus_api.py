@@ -205,9 +205,7 @@ def test_a_row_a_gpu_on_a_narrow_terminal(shared: Pair) -> None:
     """What it is, how hot, how full and how it is stays, whatever the width."""
     gpus, node = shared
     for columns in (60, 80, 100):
-        _, titles, *rows = on_terminal(
-            node, "gpus", COLUMNS=str(columns), NO_COLOR="1"
-        ).splitlines()
+        _, titles, *rows = on_terminal(node, "gpus", columns=columns, NO_COLOR="1").splitlines()
         assert [row.split()[1] for row in rows] == gpus.addresses, columns
         assert max(len(line) for line in (titles, *rows)) <= columns
         assert {"gpu", "temp", "memory", "ecc", "status"} <= {*titles.split()}
@@ -222,18 +220,18 @@ def test_everything_is_shown_on_80_columns(shared: Pair) -> None:
     def list_words(shown: str) -> list[str]:
         return sorted(in_time.sub("", shown.partition("\n      line ")[0]).split())
 
-    def show(verb: str, columns: str) -> str:
-        return on_terminal(node, *verb.split(), COLUMNS=columns, NO_COLOR="1")
+    def show(verb: str, columns: int) -> str:
+        return on_terminal(node, *verb.split(), columns=columns, NO_COLOR="1")
 
     assert node.cli("inject", "xid", "79", "--device", address).returncode == 0
     try:
         for verb in ("status", "components", "diag list", "expect", "findings", "why"):
             # Between the two, something may change.
             until(
-                lambda verb=verb: list_words(show(verb, "80")) == list_words(show(verb, "400")),
+                lambda verb=verb: list_words(show(verb, 80)) == list_words(show(verb, 400)),
                 f"the same words of {verb}",
             )
-            narrow = show(verb, "80")
+            narrow = show(verb, 80)
             assert max(map(len, narrow.splitlines())) <= 80
             number_shown = f"Xid (PCI:{address[:-2]}): 79," in " ".join(narrow.split())
             assert number_shown == ("Xid" in narrow)
@@ -365,9 +363,11 @@ def test_a_lost_gpu(make_pair: Callable[..., Pair]) -> None:
         line for line in samples(node, gpus.addresses[5]) if line.startswith("vitald_gpu_lost")
     ]
     assert said.endswith(" 1.0")
-    (row,) = [row for row in node.cli("gpus").stdout.splitlines() if gpus.addresses[5] in row]
-    assert row.split()[-10:] == ["-"] * 8 + ["UNHEALTHY", "nvml/gpu_lost"]
+    row, reason = [row for row in node.cli("gpus").stdout.splitlines() if gpus.addresses[5] in row]
+    assert row.split()[-9:] == ["-"] * 8 + ["UNHEALTHY"]
     assert gpus.serials[5] in row
+    assert reason.startswith(f"  GPU 5 {gpus.addresses[5]}: SIMULATED NVML cannot reach the GPU  ")
+    assert "nvml/gpu_lost" in reason
 
 
 @pytest.mark.core

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pty
 import re
 import socket
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vitald.cli import VERBS, build_parser, client, demo, main, render, table, words
+from vitald.cli import VERBS, build_parser, client, demo, main, words
 from vitald.cli.recover import start_attempt
 from vitald.config import load
 from vitald.simulator.profiles import list_profiles
@@ -285,67 +284,6 @@ def test_the_group_is_named(tmp_path: Path) -> None:
     assert "the socket's group" in str(
         client._explain_no_answer(tmp_path / "absent", PermissionError())
     )
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_long_lines_are_broken_between_words(columns: int) -> None:
-    text = " ".join(f"word{number}" for number in range(60))
-    for line, hang in (
-        (f"      line   {text}", 13),
-        (f"      and    {text}", 13),
-        (f"  not present: {text}", 6),
-        (text, 4),
-    ):
-        parts = [*render.fold_line(line, columns)]
-        assert max(map(len, parts)) <= columns
-        assert " ".join(" ".join(parts).split()) == " ".join(line.split())
-        assert {len(part) - len(part.lstrip()) for part in parts[1:]} == {hang}
-    table = "gpu           model  serial"
-    assert [*render.fold_line(table, 80)] == [table]
-    coloured = f"\x1b[1m{'x' * 70}\x1b[0m yy"
-    assert [*render.fold_line(coloured, 80)] == [coloured]  # what colours take is not seen
-    assert [*render.fold_line("x" * 200, 80)] == ["x" * 200]  # an address can be copied
-
-
-def test_a_terminal_gets_them_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    leader, follower = pty.openpty()
-    monkeypatch.setenv("COLUMNS", "80")
-    with os.fdopen(follower, "w") as terminal, os.fdopen(leader, "rb", 0) as screen:
-        monkeypatch.setattr("sys.stdout", terminal)
-        render.print_line("  not present: " + "neuron (no Neuron device on PCI), " * 5)
-        terminal.flush()
-        lines = screen.read(1 << 16).decode().splitlines()
-    assert len(lines) == 3
-    assert max(map(len, lines)) <= 80
-
-
-@pytest.mark.parametrize(("columns", "lines"), [(24, 6), (80, 3)])
-def test_a_table_is_whole_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, columns: int, lines: int
-) -> None:
-    """Cells without room on their line follow on further ones; colours take none."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    rows = [
-        ("gpu/0", "\x1b[1mUNFIT\x1b[0m", "", "7"),
-        ("nvswitch/1", "fit", "GPU 0, serial 1", "12"),
-    ]
-    shown = [*table.format_table(("component", "is", "device", "n"), rows, right=(3,))]
-    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown]
-    assert (len(plain), max(map(len, plain)) <= columns) == (lines, True), plain
-    cells = [cell for row in (("component", "is", "device", "n"), *rows) for cell in row]
-    assert " ".join(plain).split() == re.sub(r"\x1b\[[0-9;]*m", "", " ".join(cells)).split()
-
-
-def test_the_number_of_an_xid_is_never_cut() -> None:
-    line = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
-    for columns in range(-10, 100):
-        assert render.cut_line(line, columns).startswith(line[:48])
-
-
-def test_a_pipe_gets_them_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    render.print_line("word " * 100)
-    assert capsys.readouterr().out.count("\n") == 1
 
 
 def test_a_dry_recovery_speaks_to_a_person(

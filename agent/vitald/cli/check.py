@@ -100,9 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json({key: answer[key] for key in _JSON_KEYS if key in answer})
     elif arguments.protocol == "nagios":
-        print(f"VITALD {_NAGIOS[code]} - {render.escape_text(line)}")
+        render.print_line(f"VITALD {_NAGIOS[code]} - {render.escape_text(line)}")
     else:
-        print(render.escape_text(line))
+        render.print_line(render.escape_text(line))
     return code
 
 
@@ -140,7 +140,7 @@ def _check_repair(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json({"asks": asks, "due": due, "reason": word, **answer})
     else:
-        print(render.escape_text(line))
+        render.print_line(render.escape_text(line))
     return code
 
 

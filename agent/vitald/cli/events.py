@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Union
 
-from vitald.cli import UsageError, client, finding_text, words
+from vitald.cli import UsageError, client, finding_text, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -195,9 +195,9 @@ def _merge_by_time(events: Iterable[Entry], changes: Iterable[Entry]) -> Iterato
 
 def _print_entry(arguments: argparse.Namespace, entry: Entry) -> None:
     if arguments.json:
-        text = json.dumps(entry)
+        print(json.dumps(entry))
     elif "change" in entry:
-        text = finding_text.format_transition(entry)
+        render.print_line(finding_text.format_transition(entry))
     else:
-        text = finding_text.format_event(entry)
-    print(text, flush=True)
+        render.print_line(finding_text.format_event(entry))
+    sys.stdout.flush()

@@ -64,14 +64,14 @@ def _list_rules(rules: list[schema.ApiRule], as_json: bool) -> int:
         render.emit_json({"rules": rules})
         return 0
     for rule in rules:
-        print(f"{rule['code']!s:<28} {rule['action']!s:<17} {rule['title']}")
+        render.print_line(f"{rule['code']!s:<28} {rule['action']!s:<17} {rule['title']}")
     return 0
 
 
 def _show_rule(rule: schema.ApiRule, profile: str) -> None:
     from vitald.catalog import FaultClass
 
-    print(f"{render.colour_text(str(rule['code']), 'bold')}  {rule['title']}")
+    render.print_line(f"{render.colour_text(str(rule['code']), 'bold')}  {rule['title']}")
     if rule["mnemonic"]:
         print(render.colour_text(f"  {rule['mnemonic']}", "dim"))
     for text in (rule["meaning"], rule["advice"]):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 from vitald.cli import render
 from vitald.text import count_noun, join_first
 
+_MAX_COLUMNS = 120  # of a text: longer lines are hard to read
 _MAX_MEMBERS, _MAX_JOBS = 12, 3  # of an incident
 
 
@@ -287,11 +288,8 @@ def describe_end(job: schema.ApiJob) -> str:
 
 
 def _wrap_text(label: str, text: str, columns: int) -> Iterable[str]:
-    import textwrap
-
-    width = max(40, min(columns, 120) - render.LABEL_COLUMNS)
-    for number, line in enumerate(textwrap.wrap(render.escape_text(text), width)):
-        yield f"      {label if number == 0 else '':<6} {line}"
+    line = f"      {label:<6} {render.escape_text(text)}"
+    return render.fold_line(line, min(columns, _MAX_COLUMNS))
 
 
 def format_event(event: schema.ApiEvent) -> str:

@@ -117,7 +117,7 @@ def _show_receivers(config: PublisherConfig, arguments: argparse.Namespace) -> i
     if arguments.name is not None:
         chosen = {arguments.name: _find_receiver(config, arguments.name)}
     if not chosen:
-        print("no receiver is configured: [notify.NAME], see docs/notifications.md")
+        render.print_line("no receiver is configured: [notify.NAME], see docs/notifications.md")
         return 0
     import_aiohttp()
     from vitald.publish.daemon_request import AnswerUnusable

@@ -30,7 +30,7 @@ def clear_line(stream: TextIO) -> None:
 
 
 def describe_reading(lines: int, share: float | None) -> str:
-    """`12000 lines read (45 %)`. `share`: of the file, 0 to 1."""
+    """`12000 lines read (45%)`. `share`: of the file, 0 to 1."""
     part = "" if share is None else f" ({share:.0%})"
     return f"{count_noun(lines, 'line')} read{part}"
 

@@ -217,7 +217,7 @@ def show_state(state: RecoveryState) -> None:
         _print_line("brake", state["brake"])
     else:
         mode = 'none: no automatic recovery ([recovery] mode = "none")'
-        print(render.colour_text("recovery", "bold"), mode)
+        render.print_line(f"{render.colour_text('recovery', 'bold')} {mode}")
     for name, problem in (
         ("stopped", state["killSwitch"]),
         ("stopped", state["maintenance"]),

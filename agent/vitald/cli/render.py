@@ -90,7 +90,7 @@ def count_columns(text: str) -> int:
 
 def fold_line(line: str, columns: int) -> Iterable[str]:
     """The line, broken between words; what follows is indented as the text behind the label is. A
-    word that is too long stays whole.
+    word of ASCII that is too long stays whole, so that an address or a path can be copied.
     """
     import re
 
@@ -104,17 +104,26 @@ def fold_line(line: str, columns: int) -> Iterable[str]:
             out = " " * indent + word
         else:
             out += gap + word
+        while not word.isascii() and count_columns(out) > columns:
+            piece = _take_columns(out, columns)
+            yield piece
+            out = out[len(piece) :]
     yield out
+
+
+def _take_columns(text: str, columns: int) -> str:
+    """As much of the start of a text as takes no more columns; at least one character."""
+    taken = text[: max(1, columns)]
+    while count_columns(taken) > columns and len(taken) > 1:
+        taken = taken[:-1]
+    return taken
 
 
 def cut_text(text: str, columns: int) -> str:
     """At most so many columns, the last of them a `…` where it is cut. Without colours."""
     if count_columns(text) <= columns:
         return text
-    cut = text[: max(1, columns - 1)]
-    while count_columns(cut) >= columns and len(cut) > 1:
-        cut = cut[:-1]
-    return f"{cut}…"
+    return f"{_take_columns(text, columns - 1)}…"
 
 
 def cut_line(line: str, columns: int) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
 from vitald.cli.progress import WorkProgress, describe_reading
 from vitald.cli.render import Json
+from vitald.text import count_noun
 
 _MAX_LISTED = 200
 DIFFERENT = 10
@@ -107,7 +108,7 @@ def _replay_ledger(
             stored,
             device_reset=device_reset,
             until=lambda: stored.until,
-            describe=lambda judged: f"{judged} events judged",
+            describe=lambda judged: f"{count_noun(judged, 'event')} judged",
         )
 
 
@@ -295,7 +296,7 @@ def _print_summary(summary: Json, *, same_rules: bool) -> None:
     listed = ""
     if summary["listed"] != summary["differences"]:
         listed = f" (the first {summary['listed']} are listed)"
-    print(
+    render.print_line(
         f"{summary['events']} events judged, the verdict differs at {summary['differences']} of"
         f" them{listed}"
     )
@@ -306,17 +307,19 @@ def _print_summary(summary: Json, *, same_rules: bool) -> None:
     if "remembered" not in summary:
         return
     if summary["remembered"] == summary["inForce"]:
-        print("the ledger remembers the same")
+        render.print_line("the ledger remembers the same")
         return
-    print("THE LEDGER REMEMBERS SOMETHING ELSE:")
+    render.print_line("THE LEDGER REMEMBERS SOMETHING ELSE:")
     for line in summary["remembered"]:  # type: ignore[attr-defined]
-        print(f"  {render.escape_text(line)}")
-    print("(events older than the ledger keeps are not judged again; rules may have changed since)")
+        render.print_line(f"  {render.escape_text(line)}")
+    render.print_line(
+        "(events older than the ledger keeps are not judged again; rules may have changed since)"
+    )
 
 
 def _print_findings(title: str, lines: object) -> None:
     if not isinstance(lines, list) or not lines:
         return
-    print(f"{title}:")
+    render.print_line(f"{title}:")
     for line in lines:
-        print(f"  {render.escape_text(line)}")
+        render.print_line(f"  {render.escape_text(line)}")

@@ -295,7 +295,7 @@ class _LogScan:
         drills = f" ({self._drills} of a drill)" if self._drills else ""
         events = f"{count_noun(self._events, 'event')}{drills}"
         ignored = f", {self._untrusted} ignored (written by processes)" if self._untrusted else ""
-        print(f"\n{count_noun(coverage.lines, 'line')}, {events}{ignored}")
+        render.print_line(f"\n{count_noun(coverage.lines, 'line')}, {events}{ignored}")
         _print_coverage(coverage)
         _print_heading(verdict, coverage, findings)
         if coverage.problem:
@@ -333,15 +333,19 @@ def _mark_event(event: Event) -> str:
 def _print_coverage(coverage: LogCoverage) -> None:
     """What could not be read, and lines of several hosts."""
     if coverage.unread:
-        print(f"{coverage.unread} not read, though they have words that fault lines have:")
+        render.print_line(
+            f"{coverage.unread} not read, though they have words that fault lines have:"
+        )
         for number, raw in coverage.shown:
             line = render.cut_line(render.escape_text(raw), render.get_width() - 10)
             render.print_line(f"{number:>8}  {line}")
     if coverage.loss:
-        print(f"{coverage.loss}: a fault may be among them")
+        render.print_line(f"{coverage.loss}: a fault may be among them")
     if len(coverage.hosts) > 1:
         hosts = render.escape_text(", ".join(coverage.hosts))
-        print(f"lines of {len(coverage.hosts)} hosts ({hosts}), judged as if of one node")
+        render.print_line(
+            f"lines of {len(coverage.hosts)} hosts ({hosts}), judged as if of one node"
+        )
 
 
 def _print_heading(
@@ -356,7 +360,7 @@ def _print_heading(
         heading.append(render.colour_text(flag, "bold", "red"))
     if coverage.latest is not None:
         heading.append(f"as of its latest line: {render.describe_stamp(coverage.latest)}")
-    print("  ".join(heading))
+    render.print_line("  ".join(heading))
 
 
 def _add_problem(verdict: Verdict, coverage: LogCoverage) -> Verdict:
