@@ -255,6 +255,31 @@ def test_one_drill_makes_no_gpu_simulated(
     )
 
 
+def test_a_drill_on_the_only_gpu_leaves_it_real(
+    tmp_path: Path, shared: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, node = shared
+    gpu = {**listed(node)[0], "simulated": True, "findings": [1], "status": "unhealthy"}
+    drill = {
+        "id": 1,
+        "component": gpu["component"],
+        "code": "xid/79",
+        "title": "GPU is lost",
+        "action": "reboot_node",
+        "todo": "reboot the node",
+        "when": "now",
+        "unusable": True,
+        "accepted": None,
+        "simulated": True,
+    }
+    answer = {"gpus": [gpu], "source": None, "findings": [drill]}
+    with pretender(tmp_path / "sock", saying(json.dumps(answer).encode())) as place:
+        assert main(["gpus", "--socket", str(place)]) == 0
+    _, row, reason, *_ = capsys.readouterr().out.splitlines()
+    assert row.endswith("UNHEALTHY  SIMULATED")
+    assert reason.endswith(": SIMULATED GPU is lost  xid/79  #1: reboot the node")
+
+
 def test_a_drill_is_on_a_gpu_of_this_node(make_pair: Callable[..., Pair]) -> None:
     """A healthy one, and a switch for a fault of one; the node without says what it does."""
     gpus, node = make_pair()

@@ -108,7 +108,9 @@ def test_what_matters_is_there_at_80_columns(node: Node) -> None:
     assert "UNHEALTHY" in components[place]
     assert components[place + 1].startswith("    GPU 5, serial ")
     assert components[place + 2].startswith(f"    {reason}  #")
-    for verb in ("status", "findings"):
+    accepted = [row for row in rows if " (accepted): " in row]
+    assert [row.startswith(f"  GPU 3 {gpus[3]['pci']}: ") for row in accepted] == [True]
+    for verb in ("status", "findings", "why"):
         assert any(f"gpu/{lost} (GPU 5)" in line for line in show(node, verb)), verb
 
 

@@ -103,16 +103,16 @@ def format_brief(finding: schema.ApiFinding) -> str:
     """`GPU has fallen off the bus  xid/79  #1: reboot the node`, below its component."""
     code = render.colour_text(str(finding["code"]), "dim")
     title = f"{_mark_drill(finding)}{render.escape_text(finding['title'])}"
-    return f"{title}  {code}  #{finding['id']}: {describe_action(finding)}"
+    accepted = " (accepted)" if finding["accepted"] is not None else ""
+    return f"{title}  {code}  #{finding['id']}{accepted}: {describe_action(finding)}"
 
 
-def _format_heading(finding: schema.ApiFinding, *names: str) -> str:
-    """`gpu/0000:65:00.0 (GPU 3)  GPU has fallen off the bus  xid/79  #1`, the code in colour.
-    `names`: colours of the component.
+def _format_heading(finding: schema.ApiFinding, *colours: str) -> str:
+    """`gpu/0000:65:00.0 (GPU 3)  GPU has fallen off the bus  xid/79  #1`. `colours`: of the
+    component.
     """
-    component = render.colour_text(
-        name_component(finding["component"], finding.get("device")), *names
-    )
+    name = name_component(finding["component"], finding.get("device"))
+    component = render.colour_text(name, *colours)
     title, code = render.escape_text(finding["title"]), str(finding["code"])
     shown = f"{component}  {title}  {render.colour_text(code, 'dim')}  #{finding['id']}"
     return f"{_mark_drill(finding)}{shown}"

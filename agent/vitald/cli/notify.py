@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, CommandFailed, UsageError, client, render
 from vitald.cli.config_options import ConfigRejected, add_config_option
 from vitald.cli.memory import import_aiohttp
+from vitald.cli.progress import WorkProgress
 
 if TYPE_CHECKING:
     import pwd
@@ -235,8 +236,10 @@ def _send(config: PublisherConfig, name: str, settings: NotifySettings) -> list[
     from vitald.publish.notify.secret_file import SecretUnusable
     from vitald.publish.notify.send_test import send_test
 
+    node = identify_node(config.paths)
     try:
-        return asyncio.run(send_test(name, settings, identify_node(config.paths), time.time()))
+        with WorkProgress(lambda: f"sends to {name}"):
+            return asyncio.run(send_test(name, settings, node, time.time()))
     except SecretUnusable as error:
         raise SecretRejected(str(error)) from None
 

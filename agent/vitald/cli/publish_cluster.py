@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from vitald.cli import UsageError
+from vitald.cli.progress import WorkProgress
 from vitald.publish.config import PublisherConfig
 from vitald.publish.kubernetes.cluster_client import ClusterClient
 from vitald.publish.kubernetes.lease import Lease
@@ -36,7 +37,8 @@ def retire_all_nodes(
                 print(f"would delete the ClusterRoleBinding {binding}, if there is one")
             elif binding and await client.delete_binding(binding):
                 print(f"deleted the ClusterRoleBinding {binding}")
-            return await retire_cluster(client, settings.prefix, dry_run=dry_run)
+            with WorkProgress(lambda: "reads nodes" if dry_run else "removes what vitald wrote"):
+                return await retire_cluster(client, settings.prefix, dry_run=dry_run)
 
     removals = asyncio.run(retire())
     changed = [removal for removal in removals if removal.removed]

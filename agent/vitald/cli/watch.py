@@ -58,9 +58,10 @@ class _Watch:
         try:
             status = client.read_status(self._arguments)
         except (client.NoAnswer, client.DaemonRefused) as error:
-            unknown = f"{render.colour_status('unknown')}  {render.escape_text(error)}"
-            last = f"  last answer {render.describe_time(self._answered_at)}"
-            return "unknown", [unknown, last]
+            lines = [f"{render.colour_status('unknown')}  {render.escape_text(error)}"]
+            if self._answered_at:
+                lines.append(f"  last answer {render.describe_time(self._answered_at)}")
+            return "unknown", lines
         self._answered_at = status["time"]
         return str(status["status"]), [*format_status(status)]
 

@@ -53,10 +53,8 @@ def format_chain(chain: schema.Why) -> Iterable[str]:
     """How a finding came to be: lines, incident, rule, requirements, flags, history."""
     finding, rule = chain["finding"], chain["rule"]
     drill = "SIMULATED " if finding["simulated"] else ""
-    component, title = (
-        render.escape_text(finding["component"]),
-        render.escape_text(finding["title"]),
-    )
+    component = finding_text.name_component(finding["component"], finding.get("device"))
+    title = render.escape_text(finding["title"])
     heading = f"#{finding['id']} {drill}{component}  {title}  {finding['code']}"
     yield render.colour_text(heading, "bold")
     if device := finding_text.describe_device(finding.get("device")):
