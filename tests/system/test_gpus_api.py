@@ -31,6 +31,7 @@ from tests.system.test_api import SLOW_TO_SHOW
 from tests.system.test_cli import on_terminal
 from tests.system.test_cli_waits import pretender, saying
 from tests.system.test_metrics import complaints
+from tests.terminal import show_on_terminal
 from tests.waiting import WAIT_S, until
 from vitald import config
 from vitald.cli import demo, main
@@ -248,6 +249,8 @@ def test_one_drill_makes_no_gpu_simulated(
     answer = {"gpus": [{**real, "simulated": False}, ghost], "source": None}
     with pretender(tmp_path / "sock", saying(json.dumps(answer).encode())) as place:
         assert main(["gpus", "--socket", str(place)]) == 0
+        narrow = show_on_terminal("gpus", "--socket", str(place), columns=80, NO_COLOR="1")
+    assert narrow.splitlines()[2].endswith("healthy  SIMULATED")
     titles, *rows = capsys.readouterr().out.splitlines()[:-1]
     assert (titles.split()[0], [row.endswith("healthy  SIMULATED") for row in rows]) == (
         "gpu",

@@ -16,6 +16,7 @@ from vitald.cli import client, finding_text, render
 if TYPE_CHECKING:
     from vitald.server import schema
 
+_MARK = "SIMULATED"
 Format = Callable[["schema.Gpu"], str]
 
 
@@ -62,15 +63,16 @@ def _format_gpus(
     none_is_real = all(gpu["simulated"] for gpu in gpus) and not all(drilled)
     if none_is_real:
         yield render.colour_text("SIMULATED: none of these GPUs is real", "bold", "magenta")
-    columns = _fit_columns(gpus)
+    marked = [gpu["simulated"] and not none_is_real for gpu in gpus]
+    columns = _fit_columns(gpus, render.get_width() - any(marked) * len(f"  {_MARK}"))
     titles = "  ".join(title.ljust(width) for title, _, width in columns)
     yield render.colour_text(titles.rstrip(), "dim")
-    for gpu in gpus:
+    for gpu, is_marked in zip(gpus, marked):
         cells = [show(gpu).ljust(width) for _, show, width in columns[:-1]]
         status = str(gpu["status"])
         cells.append(status if status == "healthy" else render.colour_status(status))
-        if gpu["simulated"] and not none_is_real:
-            cells.append(render.colour_text("SIMULATED", "bold", "magenta"))
+        if is_marked:
+            cells.append(render.colour_text(_MARK, "bold", "magenta"))
         yield "  ".join(cells)
     for gpu in gpus:
         name = f"  GPU {_read_identity(gpu, 'index')} {render.escape_text(gpu['pci'])}"
@@ -92,14 +94,14 @@ def _list_unseen(arguments: argparse.Namespace, gpus: Iterable[schema.Gpu]) -> d
     return {component["name"]: component["unseen"] for component in components}
 
 
-def _fit_columns(gpus: Sequence[schema.Gpu]) -> list[tuple[str, Format, int]]:
-    """The columns for which the terminal has room, each with its width."""
+def _fit_columns(gpus: Sequence[schema.Gpu], room: int) -> list[tuple[str, Format, int]]:
+    """The columns that fit so many of a terminal, each with its width."""
     shown = [
         (title, show, max([len(title), *(len(show(gpu)) for gpu in gpus)]))
         for title, show in _COLUMNS
     ]
     for title in _OMITTED_FIRST:
-        if sum(width + 2 for _, _, width in shown) - 2 <= render.get_width():
+        if sum(width + 2 for _, _, width in shown) - 2 <= room:
             break
         shown = [column for column in shown if column[0] != title]
     return shown
