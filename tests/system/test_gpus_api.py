@@ -283,6 +283,20 @@ def test_a_drill_on_the_only_gpu_leaves_it_real(
     assert reason.endswith(": SIMULATED GPU is lost  xid/79  #1: reboot the node")
 
 
+def test_why_a_gpu_is_unknown(
+    tmp_path: Path, shared: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, node = shared
+    gpu = {**listed(node)[0], "simulated": False, "status": "unknown"}
+    unseen = [{"name": gpu["component"], "unseen": ["nvml: not read for 90 s"]}]
+    answer = {"gpus": [gpu], "source": None, "components": unseen}
+    with pretender(tmp_path / "sock", saying(json.dumps(answer).encode())) as place:
+        assert main(["gpus", "--socket", str(place)]) == 0
+    _, row, reason, *_ = capsys.readouterr().out.splitlines()
+    assert row.endswith("UNKNOWN")
+    assert reason == f"  GPU 0 {gpu['pci']}: not known: nvml: not read for 90 s"
+
+
 def test_a_drill_is_on_a_gpu_of_this_node(make_pair: Callable[..., Pair]) -> None:
     """A healthy one, and a switch for a fault of one; the node without says what it does."""
     gpus, node = make_pair()

@@ -105,7 +105,8 @@ def test_what_matters_is_there_at_80_columns(node: Node) -> None:
     assert any(row.startswith(f"  GPU 5 {lost}: {reason}  #") for row in rows)
     components = show(node, "components")
     place = next(n for n, line in enumerate(components) if line.startswith(f"gpu/{lost}"))
-    assert "UNHEALTHY" in components[place]
+    assert re.search("UNHEALTHY  SIMULATED ", components[place])
+    assert not any("SIMULATED" in line for line in components if line.startswith("nvswitch/"))
     assert components[place + 1].startswith("    GPU 5, serial ")
     assert components[place + 2].startswith(f"    {reason}  #")
     accepted = [row for row in rows if " (accepted): " in row]
@@ -162,12 +163,16 @@ def test_a_long_scan_shows_how_far_it_is(tmp_path: Path) -> None:
         assert "lines read" not in "\n".join(terminal.screen)
 
 
-@pytest.mark.parametrize("options", [(), ("--html",)])
-def test_a_long_report_shows_what_it_waits_for(tmp_path: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("options", "part"), [((), "status.json, "), (("--html",), "the answers of the daemon, ")]
+)
+def test_a_long_report_shows_what_it_waits_for(
+    tmp_path: Path, options: tuple[str, ...], part: str
+) -> None:
     with pretender(tmp_path / "sock", lambda client: None) as silent:
         command = ("report", "--socket", str(silent), "--timeout", "600", *options)
         with Terminal(*command, "--output", str(tmp_path), **PLAIN) as terminal:
-            terminal.wait_for(lambda: "report: " in terminal.written)
+            terminal.wait_for(lambda: f"report: {part}" in terminal.written)
             terminal.press("\x03")
             assert terminal.wait_for_end() == 130
             assert "report: " not in "\n".join(terminal.screen)
@@ -229,6 +234,10 @@ def test_a_watched_status_follows_the_size(watched: Terminal) -> None:
     watched.wait_for(lambda: "q ends" in watched.screen[-1])
     watched.resize(100, 60)
     watched.wait_for(lambda: any(re.match(r"\d\d:\d\d:\d\d; q ends", s) for s in watched.screen))
+    watched.resize(20, 5)  # the last line is cut, and nothing scrolls
+    watched.wait_for(lambda: watched.screen[-1].endswith("…"))
+    assert "UNHEALTHY" in watched.screen[0]
+    assert watched.process.poll() is None
 
 
 def test_a_watched_status_has_its_colours(watched: Terminal) -> None:

@@ -115,6 +115,7 @@ class SupportReport(PartWriter):
             partial(client.call_api, argparse.Namespace(socket=place, timeout=self._wanted.timeout))
         )
         ledger: LedgerHistory | None = None
+        self.part = "status.json"
         try:
             answer = daemon.read_status()
         except CommandFailed as error:

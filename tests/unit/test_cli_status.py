@@ -1,0 +1,51 @@
+"""What `vitald status` prints of an answer."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from vitald.cli.status import format_status
+from vitald.server import examples
+from vitald.server.examples.facts import CONSEQUENCE
+
+
+def make_status() -> Any:
+    return copy.deepcopy(examples.STATUS)
+
+
+def test_other_devices_of_an_incident_have_their_numbers() -> None:
+    status = make_status()
+    other = copy.deepcopy(status["components"][0])
+    other |= {"name": "gpu/0000:ca:00.0", "device": {"index": 6, "text": "GPU 6"}}
+    status["components"].append(other)
+    status["incidents"][0]["members"] += [
+        {**CONSEQUENCE, "component": "gpu/0000:ca:00.0"},
+        {**CONSEQUENCE, "component": "gpu/0000:cb:00.0", "count": 1},  # of which nothing is known
+    ]
+    shown = " ".join(" ".join(format_status(status)).split())
+    assert "xid/45 on gpu/0000:ca:00.0 (GPU 6) x 2, xid/45 on gpu/0000:cb:00.0" in shown
+
+
+@pytest.mark.parametrize(
+    ("simulated", "drills", "shown"),
+    [
+        (False, [False], ""),
+        (True, [True], ", simulated"),
+        (True, [], "  simulated"),
+        (True, [True, False], ", partly simulated"),
+    ],
+)
+def test_what_is_simulated_is_in_the_first_line(
+    simulated: bool, drills: list[bool], shown: str
+) -> None:
+    """A real finding beside a drill is real."""
+    status = make_status()
+    finding = status["findings"][0]
+    status |= {"simulated": simulated, "incidents": [], "rebootRequired": bool(drills)}
+    status["replacementRequired"] = False
+    status["findings"] = [{**finding, "simulated": is_drill} for is_drill in drills]
+    head = next(iter(format_status(status)))
+    assert head.endswith(shown or "(confirmed)"), head
