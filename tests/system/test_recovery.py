@@ -461,7 +461,9 @@ def test_a_process_that_nobody_announced_is_waited_for(
     assert here.done == []
     until(lambda: 'vitald_recovery_waits{check="devices"} 1.0' in node.metrics(), "the metric")
     shown = node.cli("status").stdout
-    assert re.search(r"waiting at [0-9:]+: python3 \(pid 4711\) has nvidia0 open", shown), shown
+    assert re.search(
+        r"waiting at [0-9:]+ \([^)]*\): python3 \(pid 4711\) has nvidia0 open", shown
+    ), shown
     (process / "stat").write_text(f"{stat}256 0\n")
     assert recover(node.config)["outcome"] == "ordered"
 
@@ -850,7 +852,7 @@ def test_what_the_brake_says_is_seen(
     )
     assert node.metric('vitald_recovery_refused{check="brake"}') == 1
     shown = node.cli("status").stdout
-    assert re.search(rf"refused at [0-9:]+: {re.escape(why)}", shown), shown
+    assert re.search(rf"refused at [0-9:]+ \([^)]*\): {re.escape(why)}", shown), shown
     shown = json.loads(vitald("recovery", "--json", config=node.config).stdout)
     [record] = shown["decisions"]
     assert (record["request"], record["checks"], record["times"]) == (request.id, ["brake"], 2)

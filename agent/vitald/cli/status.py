@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.watch is not None:
         from vitald.cli.watch import watch_status
 
-        return watch_status(arguments)
+        return watch_status(arguments, format_status)
     try:
         status = client.read_status(arguments)
     except (client.NoAnswer, client.DaemonRefused) as error:

@@ -7,21 +7,23 @@ import curses
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vitald.cli import UsageError, client, render
 from vitald.cli.check import EXIT
-from vitald.cli.status import format_status
 from vitald.text import count_noun
 
 if TYPE_CHECKING:
     from _curses import window
 
+    from vitald.server import schema
+
+FormatStatus = Callable[["schema.NodeStatus"], Iterable[str]]
 _COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
 
 
-def watch_status(arguments: argparse.Namespace) -> int:
+def watch_status(arguments: argparse.Namespace, format_status: FormatStatus) -> int:
     """Draw the status every `arguments.watch` seconds until `q` is pressed. Returns the exit code
     of the last status. Raises UsageError where there is no terminal to redraw.
     """
@@ -31,7 +33,9 @@ def watch_status(arguments: argparse.Namespace) -> int:
             " changes"
         )
     try:
-        return curses.wrapper(lambda screen: _Watch(screen, arguments).draw_until_quit())
+        return curses.wrapper(
+            lambda screen: _Watch(screen, arguments, format_status).draw_until_quit()
+        )
     except curses.error as error:
         raise UsageError(f"--watch cannot redraw this terminal: {error}") from None
 
@@ -39,9 +43,12 @@ def watch_status(arguments: argparse.Namespace) -> int:
 class _Watch:
     """Redraws the status. Ctrl-Z and another size of the terminal are handled by ncurses."""
 
-    def __init__(self, screen: window, arguments: argparse.Namespace) -> None:
+    def __init__(
+        self, screen: window, arguments: argparse.Namespace, format_status: FormatStatus
+    ) -> None:
         self._screen = screen
         self._arguments = arguments
+        self._format_status = format_status
         self._answered_at = ""  # a time of the API
         self._attributes = _make_attributes()
 
@@ -63,7 +70,7 @@ class _Watch:
                 lines.append(f"  last answer {render.describe_time(self._answered_at)}")
             return "unknown", lines
         self._answered_at = status["time"]
-        return str(status["status"]), [*format_status(status)]
+        return str(status["status"]), [*self._format_status(status)]
 
     def _draw(self, lines: list[str], footer: str) -> None:
         """Lines that are too many are left out, and counted."""
