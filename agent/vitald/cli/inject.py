@@ -149,17 +149,21 @@ def _report_failure(text: str) -> int:
 
 
 def _show_drill(drill: schema.Drill, line: str) -> None:
-    print(f"injected: {line}")
+    render.print_line(f"injected: {line}")
     finding = drill["finding"]
     if finding is None:
-        print(
+        render.print_line(
             "the catalogue requires no action here, so it is an event without a finding: see vitald"
             " events"
         )
         return
     number = render.escape_text(finding)
-    print(f"finding #{number}, simulated, until {render.describe_time(drill['simulatedUntil'])}")
-    print(f'see it: vitald status    end it: vitald clear {number} --reason "drill over"')
+    render.print_line(
+        f"finding #{number}, simulated, until {render.describe_time(drill['simulatedUntil'])}"
+    )
+    render.print_line(
+        f'see it: vitald status    end it: vitald clear {number} --reason "drill over"'
+    )
 
 
 def _find_kernel_log(path: Path) -> KernelLogSettings:
