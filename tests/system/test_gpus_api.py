@@ -35,6 +35,7 @@ from tests.terminal import show_on_terminal
 from tests.waiting import WAIT_S, until
 from vitald import config
 from vitald.cli import demo, main
+from vitald.cli.finding_text import MORE_FINDINGS
 from vitald.simulator.node import SimulatedNode
 
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -275,12 +276,13 @@ def test_a_drill_on_the_only_gpu_leaves_it_real(
         "accepted": None,
         "simulated": True,
     }
-    answer = {"gpus": [gpu], "source": None, "findings": [drill]}
+    answer = {"gpus": [gpu], "source": None, "findings": [drill], "more": True}
     with pretender(tmp_path / "sock", saying(json.dumps(answer).encode())) as place:
         assert main(["gpus", "--socket", str(place)]) == 0
-    _, row, reason, *_ = capsys.readouterr().out.splitlines()
+    _, row, reason, more, _ = capsys.readouterr().out.splitlines()
     assert row.endswith("UNHEALTHY  SIMULATED")
     assert reason.endswith(": SIMULATED GPU is lost  xid/79  #1: reboot the node")
+    assert more == MORE_FINDINGS
 
 
 def test_why_a_gpu_is_unknown(

@@ -30,22 +30,23 @@ def test_other_devices_of_an_incident_have_their_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("simulated", "drills", "shown"),
+    ("simulated", "drills", "left_out", "shown"),
     [
-        (False, [False], ""),
-        (True, [True], ", simulated"),
-        (True, [], "  simulated"),
-        (True, [True, False], ", partly simulated"),
+        (False, [False], 0, ""),
+        (True, [True], 0, ", simulated"),
+        (True, [], 0, "  simulated"),
+        (True, [True, False], 0, ", partly simulated"),
+        (True, [True], 1, ", partly simulated"),
     ],
 )
 def test_what_is_simulated_is_in_the_first_line(
-    simulated: bool, drills: list[bool], shown: str
+    simulated: bool, drills: list[bool], left_out: int, shown: str
 ) -> None:
-    """A real finding beside a drill is real."""
+    """A real finding beside a drill is real, and one that a long answer leaves out may be."""
     status = make_status()
     finding = status["findings"][0]
     status |= {"simulated": simulated, "incidents": [], "rebootRequired": bool(drills)}
-    status["replacementRequired"] = False
+    status |= {"replacementRequired": False, "openFindings": len(drills) + left_out}
     status["findings"] = [{**finding, "simulated": is_drill} for is_drill in drills]
     head = next(iter(format_status(status)))
     assert head.endswith(shown or "(confirmed)"), head

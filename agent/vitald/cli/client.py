@@ -401,12 +401,13 @@ def _check_verdict(arguments: argparse.Namespace, answer: Mapping[str, object]) 
 
 def read_findings_by_component(
     arguments: argparse.Namespace,
-) -> dict[str, list[schema.ApiFinding]]:
-    """The open findings, the strongest first."""
+) -> tuple[dict[str, list[schema.ApiFinding]], bool]:
+    """The open findings, the strongest first, and whether there are more than one answer holds."""
+    answer = call_api(arguments, "/v1/findings", limit=1000)
     found: dict[str, list[schema.ApiFinding]] = {}
-    for finding in call_api(arguments, "/v1/findings", limit=1000)["findings"]:
+    for finding in answer["findings"]:
         found.setdefault(finding["component"], []).append(finding)
-    return found
+    return found, answer["more"]
 
 
 def follow_changes(arguments: argparse.Namespace) -> Iterator[schema.WatchLine]:

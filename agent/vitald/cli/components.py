@@ -56,11 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
         render.emit_json(answer)
         return 0
     components = answer["components"]
-    findings = {}
+    findings: dict[str, list[schema.ApiFinding]] = {}
+    more = False
     if any(component["findings"] for component in components):
-        findings = client.read_findings_by_component(arguments)
+        findings, more = client.read_findings_by_component(arguments)
     for line in _format_rows(components, findings, whole=arguments.all or kind is not None):
         render.print_line(line)
+    if more:
+        render.print_line(finding_text.MORE_FINDINGS)
     print()
     print(render.colour_text("what cannot be observed here", "bold"))
     for line in _format_coverage(answer["coverage"], answer["sources"], whole=arguments.all):
@@ -115,7 +118,7 @@ def _build_row(component: schema.WatchedComponent) -> tuple[str, ...]:
     return (
         render.escape_text(component["name"]),
         status if status == "healthy" else render.colour_status(status),
-        render.colour_text("SIMULATED", "bold", "magenta") if is_simulated else "",
+        finding_text.mark_simulated() if is_simulated else "",
         f"{observed}/{readings}" if readings else "-",
         ", ".join(map(_format_last_read, observations)) or "-",
         render.escape_text(component.get("device", {}).get("text") or component["identity"] or ""),

@@ -22,6 +22,7 @@ WHEN_WORDS = {
 }
 
 
+MORE_FINDINGS = "the weakest findings are left out here: too many are open"
 _ACTION_COLOURS = {
     "replace_node": "red",
     "reboot_node": "red",
@@ -157,8 +158,12 @@ def format_finding(finding: schema.ApiFinding, *, full: bool = False) -> Iterabl
     yield f"      line   {_format_raw(finding, None if full else columns)}"
 
 
+def mark_simulated() -> str:
+    return render.colour_text("SIMULATED", "bold", "magenta")
+
+
 def _mark_drill(finding: schema.ApiFinding) -> str:
-    return render.colour_text("SIMULATED ", "bold", "magenta") if finding["simulated"] else ""
+    return f"{mark_simulated()} " if finding["simulated"] else ""
 
 
 def _format_raw(finding: schema.ApiFinding, columns: int | None) -> str:

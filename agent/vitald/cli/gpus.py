@@ -16,7 +16,6 @@ from vitald.cli import client, finding_text, render
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_MARK = "SIMULATED"
 Format = Callable[["schema.Gpu"], str]
 
 
@@ -34,11 +33,14 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     gpus, source = answer["gpus"], answer["source"]
     if gpus:
-        findings = {}
+        findings: dict[str, list[schema.ApiFinding]] = {}
+        more = False
         if any(gpu["findings"] for gpu in gpus):
-            findings = client.read_findings_by_component(arguments)
+            findings, more = client.read_findings_by_component(arguments)
         for line in _format_gpus(gpus, findings, _list_unseen(arguments, gpus)):
             render.print_line(line)
+        if more:
+            render.print_line(finding_text.MORE_FINDINGS)
     disabled = "[nvml] enabled = false"
     if not gpus and source is not None and source["state"] == "not present":
         print("no GPU on PCI; if this node should have some, say how many: [nvml] expected_gpus")
@@ -64,7 +66,7 @@ def _format_gpus(
     if none_is_real:
         yield render.colour_text("SIMULATED: none of these GPUs is real", "bold", "magenta")
     marked = [gpu["simulated"] and not none_is_real for gpu in gpus]
-    columns = _fit_columns(gpus, render.get_width() - any(marked) * len(f"  {_MARK}"))
+    columns = _fit_columns(gpus, render.get_width() - any(marked) * len("  SIMULATED"))
     titles = "  ".join(title.ljust(width) for title, _, width in columns)
     yield render.colour_text(titles.rstrip(), "dim")
     for gpu, is_marked in zip(gpus, marked):
@@ -72,7 +74,7 @@ def _format_gpus(
         status = str(gpu["status"])
         cells.append(status if status == "healthy" else render.colour_status(status))
         if is_marked:
-            cells.append(render.colour_text(_MARK, "bold", "magenta"))
+            cells.append(finding_text.mark_simulated())
         yield "  ".join(cells)
     for gpu in gpus:
         name = f"  GPU {_read_identity(gpu, 'index')} {render.escape_text(gpu['pci'])}"

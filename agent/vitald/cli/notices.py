@@ -31,6 +31,13 @@ class Notice(NamedTuple):
         return "".join(self)
 
 
+def are_all_simulated(status: schema.NodeStatus) -> bool:
+    """Whether each open finding is simulated; False where the answer leaves some out."""
+    findings = status["findings"]
+    is_whole = len(findings) == status["openFindings"]
+    return is_whole and all(finding["simulated"] for finding in findings)
+
+
 def list_notices(status: schema.NodeStatus) -> Iterator[Notice]:
     """What does not work as it should, and what is under way."""
     yield from _list_ledger(status["ledger"])

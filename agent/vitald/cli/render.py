@@ -21,6 +21,7 @@ from vitald.timestamps import parse_rfc3339
 
 Json = dict[str, object]
 
+COLOUR_CODE = r"\x1b\[[0-9;]*m"
 LABEL_COLUMNS = 13  # before the text of a finding: `      hint   `
 _MIN_LINE = 49  # characters: `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034` has 48
 _COLOURS = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2", "magenta": "35"}
@@ -79,7 +80,7 @@ def count_columns(text: str) -> int:
     if "\x1b" in text:
         import re
 
-        text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+        text = re.sub(COLOUR_CODE, "", text)
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -105,17 +106,22 @@ def fold_line(line: str, columns: int) -> Iterable[str]:
         else:
             out += gap + word
         while not word.isascii() and count_columns(out) > columns:
-            piece = _take_columns(out, columns)
+            piece = _take_columns(out, columns) or out[:1]
             yield piece
             out = out[len(piece) :]
     yield out
 
 
 def _take_columns(text: str, columns: int) -> str:
-    """As much of the start of a text as takes no more columns; at least one character."""
-    taken = text[: max(1, columns)]
-    while count_columns(taken) > columns and len(taken) > 1:
-        taken = taken[:-1]
+    """As much of the start of a text as takes no more columns."""
+    import re
+
+    taken, free = "", columns
+    for part in re.findall(rf"{COLOUR_CODE}|.", text, re.DOTALL):
+        free -= count_columns(part)
+        if free < 0:
+            break
+        taken += part
     return taken
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vitald import __version__
 from vitald.cli import client, finding_text, render, words
 from vitald.cli.check import EXIT
-from vitald.cli.notices import list_advice, list_notices
+from vitald.cli.notices import are_all_simulated, list_advice, list_notices
 from vitald.text import count_noun, join_first
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def format_status(status: schema.NodeStatus) -> Iterator[str]:
     """The lines of the screen, not yet folded."""
     flags = finding_text.describe_flags(status["findings"], status)
     if status["simulated"]:
-        is_mixed = any(not finding["simulated"] for finding in status["findings"])
-        flags.append("partly simulated" if is_mixed else "simulated")
+        flags.append("simulated" if are_all_simulated(status) else "partly simulated")
     host = render.colour_text(render.escape_text(status["host"]), "bold")
     word = render.colour_status(str(status["status"]))
     flagged = render.colour_text(", ".join(flags), "bold")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from vitald.server import schema
 
 FormatStatus = Callable[["schema.NodeStatus"], Iterable[str]]
-_COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
 
 
 def watch_status(arguments: argparse.Namespace, format_status: FormatStatus) -> int:
@@ -94,10 +93,10 @@ class _Watch:
         """The texts of a line, each with its attribute."""
         attribute = curses.A_NORMAL
         encoding = self._screen.encoding
-        for number, part in enumerate(_COLOUR.split(line)):
+        for number, part in enumerate(re.split(f"({render.COLOUR_CODE})", line)):
             if number % 2:
                 attribute = curses.A_NORMAL
-                for code in part.split(";"):
+                for code in part[2:-1].split(";"):
                     attribute |= self._attributes.get(code, curses.A_NORMAL)
             elif part:
                 yield part.encode(encoding, "backslashreplace").decode(encoding), attribute

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vitald import __version__
 from vitald.cli import finding_text, render
-from vitald.cli.notices import find_sink_state, list_advice, list_notices
+from vitald.cli.notices import are_all_simulated, find_sink_state, list_advice, list_notices
 from vitald.cli.page import wording
 from vitald.cli.page.answers import MAX_INCIDENTS, MAX_JOBS, Answers
 from vitald.cli.page.cards import build_card
@@ -99,12 +99,11 @@ def _list_other_incidents(status: schema.NodeStatus, lines: list[str]) -> tuple[
 def _describe_drill(status: schema.NodeStatus) -> str:
     if not status["simulated"]:
         return ""
-    marked = [finding["simulated"] for finding in status["findings"]]
-    if marked and all(marked) and len(marked) == status["openFindings"]:
-        return "Every open finding is simulated: by a drill, or by a simulated source."
-    if any(marked):
+    if not any(finding["simulated"] for finding in status["findings"]):
+        return "A source is simulated: what it reads is not of real hardware."
+    if not are_all_simulated(status):
         return "Findings marked DRILL are simulated. Those without the mark are real."
-    return "A source is simulated: what it reads is not of real hardware."
+    return "Every open finding is simulated: by a drill, or by a simulated source."
 
 
 def _list_notices(answers: Answers, lines: Iterable[str]) -> Iterator[str]:
