@@ -25,8 +25,14 @@ class Terminal:
     """
 
     def __init__(
-        self, *arguments: str, columns: int = 80, rows: int = 24, **environment: str
+        self,
+        *arguments: str,
+        columns: int = 80,
+        rows: int = 24,
+        stdout: int | None = None,
+        **environment: str,
     ) -> None:
+        """`stdout`: standard output, if it is not the terminal."""
         self._leader, self._follower = pty.openpty()
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
@@ -37,7 +43,7 @@ class Terminal:
             [PYTHON, "-m", "vitald", *arguments],
             cwd=ROOT,
             stdin=self._follower,
-            stdout=self._follower,
+            stdout=self._follower if stdout is None else stdout,
             stderr=self._follower,
             env={**kept, "TERM": "xterm", **environment},
             start_new_session=True,

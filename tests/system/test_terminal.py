@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -188,21 +187,25 @@ def test_a_demo_shows_what_comes_next(node: Node) -> None:
         assert terminal.wait_for_end() == 130
 
 
-def test_a_pipe_gets_no_progress(node: Node, tmp_path: Path) -> None:
-    saved = tmp_path / "kernel.log"
+@pytest.mark.parametrize("takes", ["pipe", "file"])
+def test_a_pager_is_left_alone(tmp_path: Path, takes: str) -> None:
+    """It draws on the same terminal; a file does not."""
+    saved, output = tmp_path / "kernel.log", tmp_path / "output"
     os.mkfifo(saved)
-
-    def write_slowly() -> None:
-        with saved.open("w") as file:
-            file.write("[    1.000000] usb 1-1: new device\n")
-            file.flush()
-            time.sleep(1.0)  # progress would have begun
-
-    writer = threading.Thread(target=write_slowly)
-    writer.start()
-    done = node.cli("scan", str(saved))
-    writer.join()
-    assert (done.returncode, done.stderr) == (0, "")
+    reader, writer = os.pipe()
+    with output.open("wb") as file:
+        stdout = writer if takes == "pipe" else file.fileno()
+        with Terminal("scan", str(saved), stdout=stdout, **PLAIN) as terminal:
+            with saved.open("w") as log:
+                log.write("[    1.000000] usb 1-1: new device\n")
+                log.flush()
+                if takes == "file":
+                    terminal.wait_for(lambda: "scan: " in terminal.written)
+                time.sleep(1.0)  # in a pipe, progress would have begun
+            assert terminal.wait_for_end() == 0
+            assert ("scan: " in terminal.written) == (takes == "file")
+    os.close(reader)
+    os.close(writer)
 
 
 # --- a watched status
@@ -254,6 +257,7 @@ def test_a_watched_status_survives_a_restart(make_node: Callable[..., Node]) -> 
     command = ("status", "--watch", "0.2", "--socket", str(node.socket))
     with Terminal(*command, **PLAIN) as terminal:
         terminal.wait_for(lambda: "  HEALTHY" in terminal.screen[0])
+        assert "\x1b[32m" not in terminal.written
         node.stop()
         terminal.wait_for(lambda: terminal.screen[0].startswith("UNKNOWN  "))
         assert any("last answer " in line for line in terminal.screen)

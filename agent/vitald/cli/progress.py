@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 import sys
 import threading
 import time
@@ -35,6 +37,14 @@ def describe_reading(lines: int, share: float | None) -> str:
     return f"{count_noun(lines, 'line')} read{part}"
 
 
+def _feeds_pipe() -> bool:
+    """Whether standard output is a pipe: its reader, such as less, draws on the same terminal."""
+    try:
+        return stat.S_ISFIFO(os.fstat(1).st_mode)
+    except OSError:  # it is closed
+        return False
+
+
 class WorkProgress:
     """Shows on standard error what its context is doing, and for how long.
 
@@ -51,7 +61,7 @@ class WorkProgress:
         self._thread = threading.Thread(target=self._draw_until_ended, daemon=True)
 
     def __enter__(self) -> WorkProgress:
-        if render.can_redraw(sys.stderr):
+        if render.can_redraw(sys.stderr) and not _feeds_pipe():
             self._thread.start()
         return self
 
