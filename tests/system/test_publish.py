@@ -174,18 +174,22 @@ def test_a_killed_daemon_is_unknown_within_a_second(
 def test_an_announced_restart_is_never_unknown(
     publisher: Publisher, node: Node, cluster_node: ClusterNode
 ) -> None:
-    """Unless it takes longer than the daemon's grace, as on a machine that has much else to do."""
+    """But for one that takes long, as on a busy machine, and then not before the grace is over."""
     node.write(xid(1))
     cluster_node.wait_for_status("False")
-    took = []
+    restarts = []
     for _ in range(2):
-        began = time.monotonic()
+        stopped = time.time()
         node.restart()
-        took.append(time.monotonic() - began)
+        restarts.append((stopped, time.time()))
     node.write(xid(2, pci="0000:b3:00"))
     until(lambda: cluster_node.findings["open"] == 2, "the next write")
-    statuses = [write.conditions[HEALTHY]["status"] for write in cluster_node.read_writes()]
-    assert "Unknown" not in statuses or max(took) > GRACE_S / 2, (statuses, took)
+    for write in cluster_node.read_writes():
+        if write.conditions[HEALTHY]["status"] != "Unknown":
+            continue
+        stopped, answered = max(restart for restart in restarts if restart[0] < write.received)
+        assert answered - stopped > GRACE_S / 2
+        assert write.received - stopped >= GRACE_S
 
 
 def test_a_daemon_that_does_not_come_back_is_unknown_after_its_grace(

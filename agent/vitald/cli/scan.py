@@ -191,8 +191,9 @@ class _LogScan:
             return
         mark = _mark_event(event)
         mark = render.colour_text(mark, "magenta") if mark else ""
-        raw = render.cut_line(event.raw, self._width - 36)
-        render.print_line(f"{stamp.number:>8}  {event.code:<24} {mark}{raw}")
+        head = f"{stamp.number:>8}  {event.code:<18} {mark}"
+        raw = render.cut_line(event.raw, self._width - render.count_columns(head))
+        render.print_line(f"{head}{raw}")
 
     def report_verdict(self, coverage: LogCoverage, *, device_reset: bool) -> int:
         """Prints the verdict, and what could not be read. Returns the exit code."""
