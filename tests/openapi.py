@@ -1,5 +1,6 @@
 """
-agent/vitald/server/openapi.json, made from the types of the API:
+agent/vitald/server/openapi.json, made from the endpoints and types of the API, with real answers as
+examples (tests/api_examples.py):
 
     python -m tests.openapi        writes it
 
@@ -16,22 +17,25 @@ import pkgutil
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import cache
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vitald.server import operations, schema
-from vitald.server.operations import OPERATIONS, Operation, Parameter, Problem
+from tests.examples import EXAMPLES, name_endpoint
+from vitald.server import endpoints, schema
+from vitald.server.endpoint import Endpoint, Problem, Stream
 from vitald.server.schema import values
 
 Json = dict[str, object]
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "agent/vitald/server/openapi.json"
+_SERVER = "Behind /run/vitald/vitald.sock; the host name does not matter."
 # Written out where they are used.
-_IN_PLACE = ("AskedDiagnostic", "Reading")
+_IN_PLACE = ("AskedDiagnostic", "Document", "Reading")
 _SCALARS = {
     str: "string",
     int: "integer",
@@ -42,28 +46,51 @@ _SCALARS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An endpoint with its id, and the types that its annotation names. `body`: None for none."""
+
+    id: str
+    endpoint: Endpoint[object]
+    body: object
+    answer: object
+
+
+@cache
+def list_operations() -> tuple[Operation, ...]:
+    """In the order of the document."""
+    hints = typing.get_type_hints(endpoints, {**vars(endpoints), "schema": schema})
+    types_of = {name: (None, *typing.get_args(hint))[-2:] for name, hint in hints.items()}
+    return tuple(
+        Operation(_in_camel_case(name.lower()), value, *types_of[name])
+        for name, value in vars(endpoints).items()
+        if isinstance(value, Endpoint)
+    )
+
+
 def document() -> Json:
     """The whole document."""
     writer = _SchemaWriter()
     paths: dict[str, Json] = {}
-    for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method] = _operation(operation, writer)
-    problems = (problem for operation in OPERATIONS for problem in _problems(operation))
-    responses = {one.name: _problem(one, writer) for one in problems}
+    problems: dict[str, Problem] = {}
+    for one in list_operations():
+        written = _operation(one, writer)
+        paths.setdefault(one.endpoint.path, {})[one.endpoint.method.lower()] = written
+        problems |= {problem.name: problem for problem in _problems(one.endpoint)}
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "vitald",
             "version": "1",
-            "summary": operations.SUMMARY,
+            "summary": endpoints.SUMMARY_OF_API,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-            "description": operations.DESCRIPTION,
+            "description": endpoints.DESCRIPTION_OF_API,
         },
-        "servers": [{"url": operations.SERVER, "description": operations.SERVER_DESCRIPTION}],
-        "tags": [{"name": name, "description": text} for name, text in operations.TAGS.items()],
+        "servers": [{"url": "http://vitald", "description": _SERVER}],
+        "tags": [{"name": name, "description": text} for name, text in endpoints.TAGS.items()],
         "paths": paths,
         "components": {
-            "responses": responses,
+            "responses": {name: _problem(one, writer) for name, one in problems.items()},
             "schemas": dict(sorted(writer.schemas.items())),
         },
     }
@@ -252,49 +279,42 @@ def _followed_by_text(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
                     yield one.target.id, " ".join(said.split())
 
 
-def _operation(told: Operation, writer: _SchemaWriter) -> Json:
-    written: Json = {"operationId": told.name, "tags": [told.tag], "summary": told.summary}
-    if told.description:
-        written["description"] = told.description
-    if told.parameters:
-        written["parameters"] = [_parameter(one, writer) for one in told.parameters]
-    if told.body is not None:
-        asked = writer.in_full(told.body.type)
-        written["requestBody"] = {
-            "required": True,
-            "description": told.body.description,
-            "content": {
-                "application/json": {
-                    "schema": {**asked, "additionalProperties": False},
-                    "example": told.body.example,
-                }
-            },
-        }
-    written["responses"] = dict(
-        sorted(
-            [
-                (str(told.answer.status), _answer(told, writer)),
-                *((str(one.status), _reference(one)) for one in _problems(told)),
-            ]
-        )
-    )
+def _operation(operation: Operation, writer: _SchemaWriter) -> Json:
+    endpoint = operation.endpoint
+    example = EXAMPLES.get(name_endpoint(endpoint), {})
+    written: Json = {"operationId": operation.id, "tags": [endpoint.tag]}
+    written |= {"summary": endpoint.summary}
+    if endpoint.description:
+        written["description"] = endpoint.description
+    if endpoint.parameters:
+        written["parameters"] = [*endpoint.parameters]
+    if operation.body is not None:
+        kind = {**writer.in_full(operation.body), "additionalProperties": False}
+        content = {"schema": kind, "example": example["request"]}
+        written["requestBody"] = {"required": True, "content": {"application/json": content}}
+    responses = [
+        (str(endpoint.status), _answer(endpoint, writer.of(operation.answer), example)),
+        *((str(one.status), _reference(one)) for one in _problems(endpoint)),
+    ]
+    written["responses"] = dict(sorted(responses))
     return written
 
 
-def _answer(told: Operation, writer: _SchemaWriter) -> Json:
-    answer = told.answer
-    content: Json = {"schema": writer.of(answer.type)}
-    if answer.stream and isinstance(answer.example, tuple):
-        content["example"] = "".join(json.dumps(line) + "\n" for line in answer.example)
-    elif answer.example is not None:
-        content["example"] = answer.example
-    media = "application/x-ndjson" if answer.stream else "application/json"
-    headers: Json = {"headers": answer.headers} if answer.headers else {}
-    return {"description": answer.description, **headers, "content": {media: content}}
+def _answer(endpoint: Endpoint[object], kind: Json, example: Mapping[str, Any]) -> Json:
+    described: Json = {"description": HTTPStatus(endpoint.status).phrase}
+    content: Json = {"schema": kind}
+    if isinstance(endpoint, Stream):
+        content["example"] = "".join(json.dumps(line) + "\n" for line in example["answer"])
+        kept = {"description": "It is not to be kept.", "schema": {"const": "no-store"}}
+        described["headers"] = {"Cache-Control": kept}
+        return {**described, "content": {"application/x-ndjson": content}}
+    if "answer" in example:
+        content["example"] = example["answer"]
+    return {**described, "content": {"application/json": content}}
 
 
-def _problems(told: Operation) -> Iterable[Problem]:
-    return (*operations.PROBLEMS[told.method], *told.problems)
+def _problems(endpoint: Endpoint[object]) -> Iterable[Problem]:
+    return (*endpoint.usual_problems, *endpoint.problems)
 
 
 def _reference(problem: Problem) -> Json:
@@ -302,24 +322,12 @@ def _reference(problem: Problem) -> Json:
 
 
 def _problem(problem: Problem, writer: _SchemaWriter) -> Json:
-    told = {"schema": writer.of(schema.Error), "example": problem.example}
-    content: Json = {"application/json": told}
+    answer = {"schema": writer.of(schema.Error), "example": problem.example}
+    content: Json = {"application/json": answer}
     if problem.plain:
         content["text/plain"] = {"schema": {"type": "string"}}
     headers: Json = {"headers": problem.headers} if problem.headers else {}
     return {"description": problem.description, "content": content, **headers}
-
-
-def _parameter(told: Parameter, writer: _SchemaWriter) -> Json:
-    written: Json = {"name": told.name, "in": told.place}
-    if told.place == "path":
-        written["required"] = True
-    written |= {"description": told.description, "schema": writer.of(told.type)}
-    if told.example is not None:
-        written["example"] = told.example
-    if told.examples:
-        written["examples"] = {name: {"value": value} for name, value in told.examples.items()}
-    return written
 
 
 if __name__ == "__main__":

@@ -334,16 +334,14 @@ def _operation(method: str, path: str, one: Json) -> Iterator[str]:
         ]
         yield _table(("parameter", "in", "type", "meaning"), rows)
     if "requestBody" in one:
-        body = one["requestBody"]
-        ((_, content),) = body["content"].items()
-        yield f"Body: {body['description']}\n"
-        if content["schema"].get("properties"):
-            yield _fields(content["schema"], missing=False)
+        body = one["requestBody"]["content"]["application/json"]["schema"]
+        if body.get("properties"):
+            yield f"Body:\n\n{_fields(body, missing=False)}"
     status, answer = next((code, said) for code, said in one["responses"].items() if code < "300")
     for media, content in answer.get("content", {}).items():
         stream = "a stream of " if "ndjson" in media or "jsonl" in media else ""
         kind = _kind_of(content["schema"])
-        yield f"Answer {status}: {stream}{kind}. {answer['description']}\n"
+        yield f"Answer {status}: {stream}{kind}.\n"
 
 
 def _problems(document: Json) -> str:

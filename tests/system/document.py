@@ -36,6 +36,11 @@ SCHEMAS = closed(DOCUMENT["components"]["schemas"])
 
 def conforms(name: str, value: object) -> None:
     """Raises where the value is not as the document says."""
-    jsonschema_rs.Draft202012Validator(
-        {"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}}
-    ).validate(value)
+    conforms_to({"$ref": f"#/components/schemas/{name}"}, value)
+
+
+def conforms_to(schema: dict[str, object], value: object) -> None:
+    """As `conforms`, of a schema that refers to those of the document."""
+    jsonschema_rs.Draft202012Validator({**schema, "components": {"schemas": SCHEMAS}}).validate(
+        value
+    )

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.examples import get_request
 from tests.harness import Json, Node
 from tests.system.lines import wait_for_pid, xid
 from tests.system.people import NOBODY, request_as_nobody
-from vitald.server import examples
+from vitald.server import endpoints
 
 GROUP = grp.getgrgid(1)
 MEMBER = (GROUP.gr_gid,)
-WELL: Json = {**examples.SINK, "up": True, "error": "", "waiting": 0, "waitingSince": None}
+SINK = get_request(endpoints.REPORT_SINKS)["sinks"][0]
+WELL: Json = {**SINK, "up": True, "error": "", "waiting": 0, "waitingSince": None}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def test_its_reports_are_shown(node: Node) -> None:
     assert node.status()["publishers"] is None
     assert node.metric('vitald_publish_up{sink="kubernetes"}') is None
     assert "publish" not in node.cli("status").stdout
-    body = {"sinks": [examples.SINK, {**WELL, "name": "nfd"}]}
+    body = {"sinks": [SINK, {**WELL, "name": "nfd"}]}
     for _ in range(3):
         status, answer = request_as_nobody(node, "POST", "/v1/publishers", body, groups=MEMBER)
         assert (status, answer) == (200, {"ok": True})

@@ -28,7 +28,7 @@ def source(state: str) -> schema.ApiSource:
 def test_gpus(
     state: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(client, "call_api", lambda *_: {"gpus": [], "source": source(state)})
+    monkeypatch.setattr(client, "get", lambda *_: {"gpus": [], "source": source(state)})
     assert main(["gpus"]) == 0
     assert capsys.readouterr().out.startswith(text)
 

@@ -20,6 +20,7 @@ from tests.harness import ROOT
 from tests.waiting import WAIT_S
 from vitald.cli import client, main
 from vitald.cli.client import NoAnswer
+from vitald.server import endpoints
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 MOST_KIB = 96 * 1024
@@ -132,7 +133,7 @@ def test_an_answer_as_large_as_they_get(answers: Answers) -> None:
     }
     body = json.dumps({"findings": [finding] * 1000}).encode()
     place = answers(lambda: with_length(body))
-    assert len(client.call_api(asking(place), "/v1/findings")["findings"]) == 1000
+    assert len(client.get(asking(place), endpoints.FINDINGS)["findings"]) == 1000
 
 
 @pytest.mark.parametrize(

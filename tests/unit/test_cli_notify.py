@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.examples import get_answer
 from tests.notifications import ReceivingServer, Reply
 from vitald.cli import main, notify
-from vitald.server.examples import FINDINGS, NODE_SUMMARY
+from vitald.server import endpoints
+from vitald.server.endpoint import Endpoint
+
+FINDINGS, NODE_SUMMARY = get_answer(endpoints.FINDINGS), get_answer(endpoints.SUMMARY)
 
 Write = Callable[[str], list[str]]
 
@@ -225,10 +229,10 @@ class Daemon:
     def __init__(self, *findings: dict[str, Any]) -> None:
         self.findings = [{**FINDINGS["findings"][0], **each} for each in findings]
 
-    def call(self, _: object, path: str, **query: object) -> Any:
-        if path == "/v1/summary":
+    def get(self, _: object, endpoint: Endpoint[object], **values: object) -> Any:
+        if endpoint is endpoints.SUMMARY:
             return NODE_SUMMARY
-        assert (path, query) == ("/v1/findings", {"limit": 1000})
+        assert (endpoint, values) == (endpoints.FINDINGS, {"limit": 1000})
         return {**FINDINGS, "findings": self.findings}
 
 
@@ -236,7 +240,7 @@ def test_what_each_would_be_sent(
     write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon = Daemon({}, {"id": 8, "action": "observe"}, {"id": 9, "simulated": True})
-    monkeypatch.setattr(notify.client, "call_api", daemon.call)
+    monkeypatch.setattr(notify.client, "get", daemon.get)
     option = write(
         make_entry("ops", url="https://hooks.slack.com/services/SECRET", format="slack")
         + make_entry("aws", type="exec", command=["/usr/bin/true", "SECRET"], drills=True)
@@ -264,7 +268,7 @@ def test_an_accepted_finding_is_not_sent(
 ) -> None:
     accepted = {"by": "ann", "reason": "known", "since": NODE_SUMMARY["time"]}
     daemon = Daemon({"accepted": {**accepted, "until": NODE_SUMMARY["time"]}}, {"id": 8})
-    monkeypatch.setattr(notify.client, "call_api", daemon.call)
+    monkeypatch.setattr(notify.client, "get", daemon.get)
     option = write(make_entry("ops", url="https://x.example"))
     assert main(["notify", "show", "--json", *option]) == 0
     (receiver,) = json.loads(capsys.readouterr().out)["receivers"]
@@ -274,7 +278,7 @@ def test_an_accepted_finding_is_not_sent(
 def test_an_answer_of_another_version(
     write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(notify.client, "call_api", Daemon({"action": "new"}).call)
+    monkeypatch.setattr(notify.client, "get", Daemon({"action": "new"}).get)
     option = write(make_entry("ops", url="https://x.example"))
     assert main(["notify", "show", *option]) == 30
     assert "the daemon's answer is not usable" in capsys.readouterr().err

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import get_answer
 from vitald.cli import client, main
-from vitald.server import examples
+from vitald.server import endpoints
 
 
 def test_an_acceptance_says_until_when(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With its day: one that ends today is shown by its time alone."""
-    finding = examples.ACCEPT["finding"]
+    finding = get_answer(endpoints.ACCEPT)["finding"]
     accepted = {**finding["accepted"], "until": "2099-01-15T12:00:00Z"}
     answer = {"finding": {**finding, "accepted": accepted}}
-    monkeypatch.setattr(client, "call_api", lambda *_words, **_query: answer)
+    monkeypatch.setattr(client, "post", lambda *_words, **_values: answer)
     assert main(["accept", "1", "--for", "7d", "--reason", "x"]) == 0
     title, until = capsys.readouterr().out.splitlines()
     assert title.startswith("accepted #")
@@ -27,8 +28,8 @@ def test_an_acceptance_says_until_when(
 def test_an_acceptance_that_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended = {"finding": {**examples.ACCEPT["finding"], "accepted": None}}
-    monkeypatch.setattr(client, "call_api", lambda *_words, **_query: ended)
+    ended = {"finding": {**get_answer(endpoints.ACCEPT)["finding"], "accepted": None}}
+    monkeypatch.setattr(client, "post", lambda *_words, **_values: ended)
     assert main(["accept", "1", "--end", "--reason", "x"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("no longer accepted #")

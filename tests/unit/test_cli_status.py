@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.examples import get_answer
 from vitald.cli.status import format_status
-from vitald.server import examples
-from vitald.server.examples.facts import CONSEQUENCE
+from vitald.server import endpoints
 
 
 def make_status() -> Any:
-    return copy.deepcopy(examples.STATUS)
+    return get_answer(endpoints.STATUS)
 
 
 def test_other_devices_of_an_incident_have_their_numbers() -> None:
@@ -21,9 +21,11 @@ def test_other_devices_of_an_incident_have_their_numbers() -> None:
     other = copy.deepcopy(status["components"][0])
     other |= {"name": "gpu/0000:ca:00.0", "device": {"index": 6, "text": "GPU 6"}}
     status["components"].append(other)
-    status["incidents"][0]["members"] += [
-        {**CONSEQUENCE, "component": "gpu/0000:ca:00.0"},
-        {**CONSEQUENCE, "component": "gpu/0000:cb:00.0", "count": 1},  # of which nothing is known
+    members = status["incidents"][0]["members"]
+    consequence = next(each for each in members if each["code"] == "xid/45")
+    members += [
+        {**consequence, "component": "gpu/0000:ca:00.0"},
+        {**consequence, "component": "gpu/0000:cb:00.0", "count": 1},  # of which nothing is known
     ]
     shown = " ".join(" ".join(format_status(status)).split())
     assert "xid/45 on gpu/0000:ca:00.0 (GPU 6) x 2, xid/45 on gpu/0000:cb:00.0" in shown

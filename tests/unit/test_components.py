@@ -232,7 +232,7 @@ def shown(
     """The lines of `vitald components`."""
     monkeypatch.setattr(
         client,
-        "call_api",
+        "get",
         lambda *_, **__: components.describe_components(told.board, told.inventory),
     )
     assert main(["components", *arguments]) == 0

@@ -460,7 +460,7 @@ def test_the_socket_shows_it_and_lets_a_person_confirm(machine: Machine) -> None
 
     async def ask(method: str, path: str) -> dict[str, Any]:
         app = web.Application(middlewares=[as_root])
-        routes.add_routes(app)
+        app.add_routes(routes.list_routes())
         async with (
             TestClient(TestServer(app)) as client,
             client.request(method, path, json={"reason": "as delivered"}) as response,

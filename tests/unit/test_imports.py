@@ -49,7 +49,7 @@ CALENDAR = "vitald.judge.device_history"
 ROOTS_RULES = [f"vitald.recovery.{name}" for name in ("action_log", "decision", "request")]
 SERVER = (
     *("aiohttp", "structlog", "prometheus_client", "anyio", "jinja2"),
-    *(f"vitald.server.{name}" for name in ("app", "schema", "operations", "examples", "routes")),
+    *(f"vitald.server.{name}" for name in ("app", "schema", "routes")),
 )
 
 

@@ -254,7 +254,7 @@ async def served(uid: int = 0) -> AsyncIterator[Served]:
             )
 
     app = web.Application(middlewares=[outermost])
-    JobRoutes(board, store, diagnostics).add_routes(app)
+    app.add_routes(JobRoutes(board, store, diagnostics).list_routes())
     async with TestClient(TestServer(app)) as client:
         yield Served(board, diagnostics, client)
 

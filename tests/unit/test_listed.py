@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import get_answer
 from tests.trees import NVIDIA, Tree
 from tests.unit.builders import catalogue
 from vitald.catalog.rules import DeviceListing
@@ -18,7 +19,7 @@ from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.listed_devices import ListedDevices
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Action, Event, Trust
-from vitald.server import examples
+from vitald.server import endpoints
 
 UE = (
     "EDAC {}: 1 UE memory scrubbing error on CPU_SrcID#1_MC#0_Chan#0_DIMM#1 (channel:0 slot:1"
@@ -236,6 +237,6 @@ def test_a_person_is_told(fields: dict[str, object], trust: str, mark: str) -> N
     ],
 )
 def test_a_change_of_a_finding_on_one_line(change: dict[str, object], shown: str) -> None:
-    (example,) = examples.TRANSITIONS["transitions"]
-    whole = {**example, "finding": 7, "cause": "why", **change}
+    example = get_answer(endpoints.TRANSITIONS)["transitions"][0]
+    whole = {**example, "finding": 7, "component": "gpu/0000:65:00.0", "cause": "why", **change}
     assert shown in finding_text.format_transition(whole)

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from tests.examples import get_answer
 from tests.harness import Json
 from tests.system.document import conforms
 from tests.unit.builders import catalogue, finding, gpu
@@ -21,7 +22,8 @@ from tests.waiting import WAIT_S
 from vitald.cli import client, main
 from vitald.core.node_state import NodeState
 from vitald.model import Action, Finding, Requirement, SourceHealth, SourceState, When
-from vitald.server import examples
+from vitald.server import endpoints
+from vitald.server.endpoint import Endpoint
 from vitald.server.request import RequestRefused
 from vitald.server.routes import summary as routes
 from vitald.server.routes.context import RouteContext
@@ -82,7 +84,7 @@ def ask(
 
     async def send() -> tuple[int, Json]:
         app = web.Application(middlewares=[outermost])
-        SummaryRoutes(context).add_routes(app)
+        app.add_routes(SummaryRoutes(context).list_routes())
         async with (
             TestClient(TestServer(app)) as connected,
             connected.get(f"/v1/summary{query}") as answer,
@@ -207,19 +209,19 @@ def check(
     answer: Json | Exception,
     *words: str,
 ) -> tuple[int, str]:
-    def call(_arguments: object, path: str, *_body: object, **query: object) -> Json:
-        assert (path, query) == ("/v1/summary", {}), "never a drill"
+    def get(_: object, endpoint: Endpoint[object], **values: object) -> Json:
+        assert (endpoint, values) == (endpoints.SUMMARY, {}), "never a drill"
         if isinstance(answer, Exception):
             raise answer
         return client.AnswerTable({**answer}, "another version")
 
-    monkeypatch.setattr(client, "call_api", call)
+    monkeypatch.setattr(client, "get", get)
     code = main(["check", *words])
     (line,) = capsys.readouterr().out.splitlines()
     return code, line
 
 
-DUE: Json = {**examples.NODE_SUMMARY}
+DUE: Json = {**get_answer(endpoints.SUMMARY)}
 REPLACE: Json = {**DUE, "rebootDue": None, "replacementDue": "Xid79"}
 NOT_DUE: Json = {**DUE, "rebootDue": None}
 WELL: Json = {**NOT_DUE, "status": "healthy", "reasons": []}
@@ -229,7 +231,7 @@ UNKNOWN: Json = {**NOT_DUE, "status": "unknown", "reasons": ["source nvml is not
 @pytest.mark.parametrize(
     ("asks", "answer", "code", "line"),
     [
-        ("reboot", DUE, 0, "reboot due for Xid79: unhealthy: gpu/0000:65:00.0 (GPU 4, serial"),
+        ("reboot", DUE, 0, "reboot due for Xid79: unhealthy: gpu/0000:3b:00.0 (GPU 1, serial"),
         ("replacement", DUE, 10, "no replacement due: unhealthy: gpu/"),
         ("replacement", REPLACE, 0, "replacement due for Xid79: unhealthy: "),
         ("reboot", REPLACE, 10, "no reboot due: "),

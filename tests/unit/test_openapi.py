@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import json
-from collections.abc import Iterator
+import re
 from enum import Enum
 from typing import Annotated, Literal, TypedDict, Union
 
 import pytest
 
 from tests import openapi
+from tests.examples import EXAMPLES, name_endpoint
+from tests.system.document import DOCUMENT, conforms_to
 from tests.unit.builders import ROOT
-from vitald.server.operations import OPERATIONS
+from vitald.server import endpoints
+from vitald.server.endpoint import Endpoint, Stream
 from vitald.server.schema import Keywords
 
 
@@ -77,34 +79,31 @@ def test_a_type_as_json_schema(kind: object, expected: dict[str, object]) -> Non
     assert openapi.schema_of(kind) == expected
 
 
-# What no verb asks: a load balancer's sign of life, a stream, one code's rule, this document, and
-# what `vitald publish` reads and reports.
-_NOT_ASKED = {"healthz", "watch", "rule", "openapi", "reportSinks"}
+def test_every_endpoint_has_an_example_and_every_example_an_endpoint() -> None:
+    known = {name_endpoint(one.endpoint) for one in openapi.list_operations()}
+    assert {*EXAMPLES} == known - {name_endpoint(endpoints.OPENAPI)}
 
 
-def _asked_and_answered() -> Iterator[tuple[str, str, str]]:
-    """Path, type of the body, type of the answer, as `client.call_api` declares them."""
-    source = (ROOT / "agent/vitald/cli/client.py").read_text(encoding="utf-8")
-    for one in ast.parse(source).body:
-        if isinstance(one, ast.FunctionDef) and one.name == "call_api" and one.decorator_list:
-            _, path, body = (ast.unparse(each.annotation or each) for each in one.args.args)
-            assert one.returns is not None
-            if path.startswith("Literal"):
-                yield ast.literal_eval(path[len("Literal[") : -1]), body, ast.unparse(one.returns)
-
-
-def _annotation(kind: object) -> str:
-    return f"schema.{getattr(kind, '__name__', '')}"
-
-
-def test_the_command_line_takes_each_answer_for_what_it_is() -> None:
-    contract = {
-        (
-            one.path,
-            _annotation(one.body.type) if one.body is not None else "None",
-            _annotation(one.answer.type),
+@pytest.mark.parametrize("operation", openapi.list_operations(), ids=lambda one: one.id)
+def test_the_examples_are_as_their_types_say(operation: openapi.Operation) -> None:
+    """Without a key that the type lacks: an example that is older than its type is recorded anew."""
+    content = DOCUMENT["paths"][operation.endpoint.path][operation.endpoint.method.lower()]
+    example = EXAMPLES.get(name_endpoint(operation.endpoint), {})
+    if "request" in example:
+        conforms_to(
+            content["requestBody"]["content"]["application/json"]["schema"], example["request"]
         )
-        for one in OPERATIONS
-        if one.name not in _NOT_ASKED
-    }
-    assert {*_asked_and_answered()} == contract
+    (answer,) = content["responses"][str(operation.endpoint.status)]["content"].values()
+    values = example.get("answer", [])
+    for value in values if isinstance(operation.endpoint, Stream) else [values][: len(example)]:
+        conforms_to(answer["schema"], value)
+
+
+def test_each_endpoint_is_served_once() -> None:
+    """By a handler whose answer has the endpoint's type, which mypy checks."""
+    served = re.findall(
+        r"make_route\(endpoints\.(\w+),",
+        "".join(path.read_text() for path in (ROOT / "agent/vitald/server/routes").glob("*.py")),
+    )
+    named = [name for name, one in vars(endpoints).items() if isinstance(one, Endpoint)]
+    assert sorted(served) == sorted(named)

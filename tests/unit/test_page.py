@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
+from tests.examples import get_answer
 from tests.waiting import WAIT_S
 from vitald import model
 from vitald.cli import build_parser, client, finding_text
@@ -37,7 +38,8 @@ from vitald.cli.page.model import Page, Span, Tone
 from vitald.cli.page.template import PageTemplate
 from vitald.cli.page.timeline import build_timeline
 from vitald.model.diagnostic import Outcome
-from vitald.server import examples, schema
+from vitald.server import endpoints, schema
+from vitald.server.endpoint import Endpoint
 
 NOW = datetime(2026, 11, 18, 13, 0, 0, tzinfo=timezone.utc)
 TEMPLATE = PageTemplate()
@@ -365,26 +367,32 @@ def test_only_the_loopback_is_answered(header: str, expected: bool) -> None:
 # --- from the answers of the daemon: those of its contract, changed
 
 
+STATUS, WHY, JOBS = map(get_answer, (endpoints.STATUS, endpoints.WHY, endpoints.JOBS))
+TRANSITIONS, DIAGNOSTICS = map(get_answer, (endpoints.TRANSITIONS, endpoints.DIAGNOSTICS))
+NUMBER, LINE = STATUS["findings"][0]["id"], STATUS["findings"][0]["raw"]
+GPU = next(
+    each for each in STATUS["components"] if each["status"] == "unhealthy" and each["device"]
+)
 CLEARED: schema.Findings = {
     "damaged": 0,
-    "findings": [examples.CLEAR["finding"]],
+    "findings": [get_answer(endpoints.CLEAR)["finding"]],
     "more": False,
 }
 
 
 def build(status: typing.Mapping[str, object] | None = None, **answers: Any) -> Page:
-    changed = typing.cast("schema.NodeStatus", {**examples.STATUS, **(status or {})})
+    changed = typing.cast("schema.NodeStatus", {**STATUS, **(status or {})})
     page = build_page(Answers(changed, **answers), NOW)
     TEMPLATE.render_page(page, is_live=True)
     return page
 
 
 def test_the_page_of_the_contract() -> None:
-    number = examples.STATUS["findings"][0]["id"]
     page = build(
-        chains={number: examples.WHY},
-        changes=examples.TRANSITIONS,
-        jobs=examples.JOBS,
+        {"configuration": {**STATUS["configuration"], "needsRestart": ["[metrics] listen"]}},
+        chains={NUMBER: WHY},
+        changes=TRANSITIONS,
+        jobs=JOBS,
         cleared=CLEARED,
     )
     (card,) = page.cards
@@ -394,10 +402,8 @@ def test_the_page_of_the_contract() -> None:
         "xid/79",
         Tone.BAD,
     )
-    assert card.raw == examples.LINE and card.since is not None
-    assert (
-        card.device == finding_text.describe_device(examples.STATUS["findings"][0]["device"]) != ""
-    )
+    assert card.raw == LINE and card.since is not None
+    assert card.device == finding_text.describe_device(STATUS["findings"][0]["device"]) != ""
     assert any(requirement.decides for requirement in card.requirements)
     assert [notice.partition(":")[0] for notice in page.notices] == [
         "publishing to kubernetes",
@@ -410,12 +416,10 @@ def test_the_page_of_the_contract() -> None:
         "died",
         "ended with exit 1",
     )
-    assert [row.name for row in page.publishers] == [
-        examples.STATUS["publishers"]["sinks"][0]["name"]
-    ]
-    (group,) = page.groups
-    assert (group.kind, group.summary) == ("GPU", "1 unhealthy")
-    assert group.parts[0].note == examples.STATUS["components"][1]["device"]["text"] != ""
+    assert [row.name for row in page.publishers] == [STATUS["publishers"]["sinks"][0]["name"]]
+    group = page.groups[0]
+    assert (group.kind, group.summary) == ("GPU", "1 healthy, 1 unhealthy")
+    assert group.parts[0].note == GPU["device"]["text"] != ""
     assert page.changes and page.timeline is not None and len(page.timeline.bars) == 2
 
 
@@ -429,33 +433,31 @@ def test_the_page_of_the_contract() -> None:
     ],
 )
 def test_when_an_action_is_due(action: str, when: str, due: str) -> None:
-    found = {**examples.STATUS["findings"][0], "action": action, "when": when}
+    found = {**STATUS["findings"][0], "action": action, "when": when}
     (card,) = build({"findings": [found]}).cards
     assert card.when == due
 
 
 def test_the_lines_of_a_finding_are_shown_once() -> None:
     """The only one is its evidence; of several, all are listed."""
-    number = examples.STATUS["findings"][0]["id"]
-    assert [event["raw"] for event in examples.WHY["events"]] == [examples.LINE]
-    (card,) = build(chains={number: examples.WHY}).cards
+    assert [event["raw"] for event in WHY["events"]] == [LINE]
+    (card,) = build(chains={NUMBER: WHY}).cards
     assert card.lines == ()
-    twice = {**examples.WHY, "events": [*examples.WHY["events"]] * 2}
-    (card,) = build(chains={number: twice}).cards
-    assert [line.raw for line in card.lines] == [examples.LINE] * 2
+    twice = {**WHY, "events": [*WHY["events"]] * 2}
+    (card,) = build(chains={NUMBER: twice}).cards
+    assert [line.raw for line in card.lines] == [LINE] * 2
 
 
 def test_what_is_not_healthy_comes_first() -> None:
-    gpu = examples.STATUS["components"][1]
     states = ["healthy", "degraded", "unknown", "unhealthy", "healthy"]
-    parts = [{**gpu, "id": str(n), "status": word} for n, word in enumerate(states)]
+    parts = [{**GPU, "id": str(n), "status": word} for n, word in enumerate(states)]
     parts[2]["unseen"] = ["nvml: not read for 20 s"]
     (group,) = build({"components": parts}).groups
     assert [part.status for part in group.parts] == [
         *("unhealthy", "unknown", "degraded", "healthy", "healthy")
     ]
     assert group.parts[1].note == "nvml: not read for 20 s"
-    (many,) = build({"components": [gpu] * 100}).groups
+    (many,) = build({"components": [GPU] * 100}).groups
     assert (len(many.parts), many.more) == (64, 36)
 
 
@@ -469,16 +471,16 @@ def test_a_device_without_names(device: dict[str, str] | None) -> None:
 
     page = build(
         {
-            "components": [change(each) for each in examples.STATUS["components"]],
-            "findings": [change(each) for each in examples.STATUS["findings"]],
+            "components": [change(each) for each in STATUS["components"]],
+            "findings": [change(each) for each in STATUS["findings"]],
         }
     )
     assert [card.device for card in page.cards] == [""]
-    assert [part.note for group in page.groups for part in group.parts] == [""]
+    assert {part.note for group in page.groups for part in group.parts} == {""}
 
 
 def test_more_incidents_than_cards() -> None:
-    incident, found = examples.STATUS["incidents"][0], examples.STATUS["findings"][0]
+    incident, found = STATUS["incidents"][0], STATUS["findings"][0]
     incidents = [{**incident, "id": n, "findings": [n], "line": f"line {n}"} for n in range(1, 101)]
     findings = [{**found, "id": n} for n in range(1, 101)]
     page = build({"incidents": incidents, "findings": findings, "openFindings": 140})
@@ -493,7 +495,7 @@ def test_findings_beyond_those_of_the_answer_are_counted() -> None:
     assert build({"openFindings": 2}).other_incidents == (
         "2 findings are open in all: vitald findings",
     )
-    trial = examples.STATUS["findings"][0]
+    trial = STATUS["findings"][0]
     advice = build({"trials": [trial] * 7}).advice
     assert (len(advice), advice[-1]) == (5, "on trial: 3 more findings: vitald status --json")
 
@@ -512,7 +514,7 @@ def test_a_sink_is_shown_as_vitald_status_has_it(
     changed: dict[str, object], silent: bool, state: str, tone: Tone
 ) -> None:
     """What a publisher that is silent once reported is not taken for its present state."""
-    publishers = examples.STATUS["publishers"]
+    publishers = STATUS["publishers"]
     sink = {**publishers["sinks"][0], **changed}
     page = build({"publishers": {**publishers, "silent": silent, "sinks": [sink]}})
     assert [(row.state, row.tone) for row in page.publishers] == [(state, tone)]
@@ -524,7 +526,7 @@ def test_a_sink_is_shown_as_vitald_status_has_it(
 
 def test_what_else_is_wrong_is_shown() -> None:
     """What `vitald status` shows besides the findings, and what the page lacks."""
-    status = examples.STATUS
+    status = STATUS
     sink = {**status["publishers"]["sinks"][0], "up": False, "waitingSince": None, "error": "403"}
     request = {
         "id": "x",
@@ -533,7 +535,7 @@ def test_what_else_is_wrong_is_shown() -> None:
         "findings": [1, 2],
         "decision": None,
     }
-    going, last = examples.DIAGNOSTICS["going"], examples.DIAGNOSTICS["last"]
+    going, last = DIAGNOSTICS["going"], DIAGNOSTICS["last"]
     page = build(
         {
             "reasons": [*status["reasons"], "nvml has not been read for 20 s"],
@@ -563,7 +565,7 @@ def test_what_else_is_wrong_is_shown() -> None:
     ):
         assert words in notices
     suspect, trial = page.advice
-    assert suspect.startswith(f"suspect {status['suspects'][0]['component']}: score ")
+    assert suspect.startswith(f"suspect {status['suspects'][0]['component']} (GPU-")
     assert trial.startswith("on trial xid/79 would have asked to reboot the node: ")
     assert len(page.diagnostics) == len(going) + len(last)
 
@@ -579,7 +581,7 @@ def test_what_else_is_wrong_is_shown() -> None:
 )
 def test_a_drill_is_shown(marked: list[bool], opened: int, words: str) -> None:
     """Also where not all open findings are among the answer's."""
-    found = examples.STATUS["findings"][0]
+    found = STATUS["findings"][0]
     findings = [{**found, "id": n, "simulated": drill} for n, drill in enumerate(marked, 1)]
     page = build({"simulated": True, "findings": findings, "openFindings": opened})
     assert page.drill.startswith(words)
@@ -616,63 +618,64 @@ REFUSED = client.DaemonRefused(500, "vitald failed to answer", "")
 
 
 def answer_from_contract(
-    unavailable: typing.Collection[str] = (),
+    unavailable: typing.Collection[Endpoint[typing.Any]] = (),
     damaged: int = 0,
     error: client.CommandFailed = REFUSED,
 ) -> typing.Callable[..., object]:
-    """What stands for `client.call_api`: the examples of the API."""
-    answers: dict[str, typing.Mapping[str, object]] = {
-        "/v1/status": examples.STATUS,
-        "/v1/findings": {**CLEARED, "damaged": damaged},
-        "/v1/findings/7/why": examples.WHY,
-        "/v1/transitions": {**examples.TRANSITIONS, "damaged": damaged},
-        "/v1/jobs": examples.JOBS,
+    """What stands for `client.get`: the examples of the API."""
+    answers: dict[Endpoint[typing.Any], typing.Mapping[str, object]] = {
+        endpoints.STATUS: STATUS,
+        endpoints.FINDINGS: {**CLEARED, "damaged": damaged},
+        endpoints.WHY: WHY,
+        endpoints.TRANSITIONS: {**TRANSITIONS, "damaged": damaged},
+        endpoints.JOBS: JOBS,
     }
 
-    def answer(_: argparse.Namespace, path: str, body: None = None, **query: object) -> object:
-        if path in unavailable:
+    def answer(_: object, endpoint: Endpoint[object], **values: object) -> object:
+        if endpoint in unavailable:
             raise error
-        return answers.pop(path)  # each is queried once at most
+        assert values.get("id", NUMBER) == NUMBER
+        return answers.pop(endpoint)  # each is queried once at most
 
     return answer
 
 
 def test_what_the_page_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "call_api", answer_from_contract())
+    monkeypatch.setattr(client, "get", answer_from_contract())
     answers = read_answers(argparse.Namespace(socket=None))
-    assert (answers.chains, answers.missing) == ({7: examples.WHY}, ())
+    assert (answers.chains, answers.missing) == ({NUMBER: WHY}, ())
     assert (answers.cleared, answers.changes, answers.jobs) == (
         CLEARED,
-        {**examples.TRANSITIONS, "damaged": 0},
-        examples.JOBS,
+        {**TRANSITIONS, "damaged": 0},
+        JOBS,
     )
 
 
 def test_a_part_that_cannot_be_read_or_is_damaged_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    paths = ("/v1/findings", "/v1/findings/7/why", "/v1/transitions", "/v1/jobs")
-    monkeypatch.setattr(client, "call_api", answer_from_contract(paths))
+    refused = (endpoints.FINDINGS, endpoints.WHY, endpoints.TRANSITIONS, endpoints.JOBS)
+    monkeypatch.setattr(client, "get", answer_from_contract(refused))
     answers = read_answers(argparse.Namespace(socket=None))
-    assert answers == Answers(examples.STATUS, missing=answers.missing)
+    assert answers == Answers(STATUS, missing=answers.missing)
     assert answers.missing == tuple(
         f"{part}: vitald failed to answer"
-        for part in ("how #7 came to be", "findings that ended", "changes", "jobs")
+        for part in (f"how #{NUMBER} came to be", "findings that ended", "changes", "jobs")
     )
-    monkeypatch.setattr(client, "call_api", answer_from_contract(damaged=2))
+    monkeypatch.setattr(client, "get", answer_from_contract(damaged=2))
     assert read_answers(argparse.Namespace(socket=None)).missing == (
         "findings that ended: 2 rows damaged in the ledger",
         "changes: 2 rows damaged in the ledger",
     )
-    monkeypatch.setattr(client, "call_api", answer_from_contract(["/v1/status"]))
+    monkeypatch.setattr(client, "get", answer_from_contract([endpoints.STATUS]))
     with pytest.raises(client.DaemonRefused):
         read_answers(argparse.Namespace(socket=None))
 
 
 def test_after_silence_the_rest_is_not_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers that did not come are named all the same."""
-    silence = answer_from_contract(["/v1/findings"], error=client.NoAnswer("in time"))
-    monkeypatch.setattr(client, "call_api", silence)
+    silence = answer_from_contract([endpoints.FINDINGS], error=client.NoAnswer("in time"))
+    monkeypatch.setattr(client, "get", silence)
     answers = read_answers(argparse.Namespace(socket=None))
     assert answers.missing == ("findings that ended: in time", "changes", "jobs")
     assert (answers.changes, answers.jobs) == (None, None)
@@ -680,10 +683,10 @@ def test_after_silence_the_rest_is_not_queried(monkeypatch: pytest.MonkeyPatch) 
 
 def test_changes_and_jobs_are_in_the_order_of_a_reader() -> None:
     """The newest changes first; the jobs that run before those that ended, eight of all."""
-    job = examples.JOBS["recent"][0]
+    job = JOBS["recent"][0]
     running = [{**job, "job": f"r{number}", "state": "running", "ended": None} for number in (1, 2)]
     recent = [{**job, "job": f"e{number}"} for number in range(20)]
-    change = examples.TRANSITIONS["transitions"][0]
+    change = TRANSITIONS["transitions"][0]
     page = build(
         changes={"transitions": [{**change, "id": n, "finding": n} for n in (1, 2, 3)]},
         jobs={"running": running, "recent": recent, "more": False},

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import get_answer
 from vitald.model import Action, Status
 from vitald.publish.http import read_retry_after
 from vitald.publish.kubernetes.client import (
@@ -44,7 +45,7 @@ from vitald.publish.transitions import (
     parse_page,
 )
 from vitald.publish_sections import KubernetesSettings
-from vitald.server import examples
+from vitald.server import endpoints
 
 EVENTS = "kubernetes-events"
 NODE = NodeObject(name="node1", uid="u", resource_version="1")
@@ -266,12 +267,13 @@ def test_an_answer_that_is_no_page_is_refused(document: object) -> None:
     ],
 )
 def test_an_event_names_the_board(device: object, text: str) -> None:
-    change = {**examples.TRANSITIONS["transitions"][0], "device": device}
-    page = parse_page({**examples.TRANSITIONS, "transitions": [change]})
+    answer: Any = get_answer(endpoints.TRANSITIONS)
+    change = {**answer["transitions"][0], "component": "gpu/0000:65:00.0", "device": device}
+    page = parse_page({**answer, "transitions": [change]})
     note = build_event(page.changes[0], NODE, "vitald.io")["note"]
     assert str(note).startswith(f"gpu/0000:65:00.0{text}: ")
     del change["device"]  # as an older daemon answers
-    page = parse_page({**examples.TRANSITIONS, "transitions": [change]})
+    page = parse_page({**answer, "transitions": [change]})
     assert page.changes[0].device == ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 import re
 import socket
@@ -20,6 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from tests.examples import get_answer, get_request
 from tests.harness import Json
 from tests.system.document import conforms
 from tests.waiting import WAIT_S, until_async
@@ -31,7 +31,7 @@ from vitald.metrics import publishers as metrics
 from vitald.publish import daemon_report
 from vitald.publish.daemon_report import DaemonReport, _describe_health
 from vitald.publish.sink import SinkHealth
-from vitald.server import connection_limit, examples
+from vitald.server import connection_limit, endpoints
 from vitald.server.peer import Peer
 from vitald.server.request import PUBLISHES, RequestRefused
 from vitald.server.routes.publishers import PublisherRoutes, describe_report
@@ -84,7 +84,7 @@ def report(
 
     async def send() -> tuple[int, Json]:
         app = web.Application(middlewares=[outermost])
-        PublisherRoutes(board).add_routes(app)
+        app.add_routes(PublisherRoutes(board).list_routes())
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with (
             TestClient(TestServer(app)) as client,
@@ -119,7 +119,7 @@ def test_what_the_publisher_sends_is_taken() -> None:
 
 
 def test_the_example_is_taken() -> None:
-    assert report(examples.REPORT_SINKS_REQUEST) == (200, examples.REPORT_SINKS)
+    assert report(get_request(endpoints.REPORT_SINKS)) == (200, {"ok": True})
 
 
 def test_who_may_report() -> None:
@@ -230,7 +230,7 @@ def test_a_publisher_that_takes_its_leave(monkeypatch: pytest.MonkeyPatch) -> No
 
 def shown(capsys: pytest.CaptureFixture[str], publishers: Any) -> list[str]:
     """The lines of `vitald status` about publishing, at 13:48:09."""
-    status: Any = copy.deepcopy(examples.STATUS)
+    status: Any = {**get_answer(endpoints.STATUS), "time": "2026-11-20T13:48:09.000Z"}
     if publishers != "":
         status["publishers"] = publishers
     else:
@@ -310,7 +310,7 @@ def test_the_publisher_repeats_its_report_to_a_daemon_that_forgot(
             return await handler(request)
 
         app = web.Application(middlewares=[outermost])
-        PublisherRoutes(state).add_routes(app)
+        app.add_routes(PublisherRoutes(state).list_routes())
         runner = web.AppRunner(app)
         await runner.setup()
         await web.UnixSite(runner, str(tmp_path / "v.sock")).start()

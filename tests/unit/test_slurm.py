@@ -96,7 +96,8 @@ def test_a_fault_of_ours_is_said_and_the_configuration_decides(
     def broken(*_: object, **__: object) -> dict[str, object]:
         raise KeyError("a mistake")
 
-    monkeypatch.setattr(command.client, "call_api", broken)
+    monkeypatch.setattr(command.client, "get", broken)
+    monkeypatch.setattr(command.client, "post", broken)
     monkeypatch.setattr(command.client, "read_status", broken)
     parser = argparse.ArgumentParser()
     command.options(parser)
@@ -131,9 +132,12 @@ class Daemon:
         monkeypatch.setattr(
             command.client, "read_status", lambda *_, **__: self._next("/v1/status")
         )
-        monkeypatch.setattr(
-            command.client, "call_api", lambda _, path, body=None: self._next(path, body)
-        )
+        for verb in ("get", "post"):
+            monkeypatch.setattr(
+                command.client,
+                verb,
+                lambda _, endpoint, body=None: self._next(endpoint.path, body),
+            )
         monkeypatch.setenv("SLURM_JOB_ID", "7")
 
     def _next(self, path: str, body: object = None) -> dict[str, object]:

@@ -8,6 +8,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vitald.cli import Parser, finding_action, finding_text, render, words
+from vitald.server import endpoints
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -34,7 +35,7 @@ def options(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     return finding_action.act_on_findings(
         arguments,
-        "accept",
+        endpoints.ACCEPT,
         {"seconds": arguments.seconds},
         would="accept" if arguments.seconds else "no longer accept",
         describe=_describe_acceptance,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from vitald.cli import Parser, UsageError, finding_action, finding_text
+from vitald.server import endpoints
 
 
 def options(parser: Parser) -> None:
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--replaced: name the devices, by ID, --code or --component")
     return finding_action.act_on_findings(
         arguments,
-        "clear",
+        endpoints.CLEAR,
         {"replaced": arguments.replaced},
         would="clear, with all others of its device," if arguments.replaced else "clear",
         describe=lambda finding: f"cleared {finding_text.format_title(finding)}",

@@ -20,12 +20,13 @@ import struct
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Any, cast
 
 from vitald import __version__
 from vitald.checking import is_deep
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, CommandFailed, words
+from vitald.server.endpoint import Answer, Body, Endpoint, Get, Post
+from vitald.server.endpoints import FINDINGS, STATUS, SUMMARY, WATCH
 from vitald.text import replace_unprintable
 
 if TYPE_CHECKING:
@@ -171,197 +172,29 @@ def _check_listener(sock: socket.socket, place: Path) -> None:
         )
 
 
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/components"],
-    body: None = None,
-    **query: object,
-) -> schema.Components: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/diagnostics"],
-    body: None = None,
-    **query: object,
-) -> schema.ApiDiagnostics: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/diagnostics/runs"],
-    body: None = None,
-    **query: object,
-) -> schema.DiagnosticRuns: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/diagnostics/runs/{id}"],
-    body: None = None,
-    **query: object,
-) -> schema.DiagnosticRunInFull: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace, path: Literal["/v1/events"], body: None = None, **query: object
-) -> schema.Events: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace, path: Literal["/v1/expect"], body: None = None, **query: object
-) -> schema.ApiExpected: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace, path: Literal["/v1/findings"], body: None = None, **query: object
-) -> schema.Findings: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/findings/{id}/why"],
-    body: None = None,
-    **query: object,
-) -> schema.Why: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace, path: Literal["/v1/gpus"], body: None = None, **query: object
-) -> schema.Gpus: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/incidents"],
-    body: None = None,
-    **query: object,
-) -> schema.Incidents: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/injections/{id}"],
-    body: None = None,
-    **query: object,
-) -> schema.Drill: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace, path: Literal["/v1/jobs"], body: None = None, **query: object
-) -> schema.ApiJobs: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace, path: Literal["/v1/status"], body: None = None, **query: object
-) -> schema.NodeStatus: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace, path: Literal["/v1/summary"], body: None = None, **query: object
-) -> schema.NodeSummary: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/transitions"],
-    body: None = None,
-    **query: object,
-) -> schema.Transitions: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/diagnostics/cancel"],
-    body: schema.CancelDiagnosticRequest,
-    **query: object,
-) -> schema.OneGoing: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/diagnostics/run"],
-    body: schema.RunDiagnosticRequest,
-    **query: object,
-) -> schema.OneGoing: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/expect/confirm"],
-    body: schema.ConfirmRequest,
-    **query: object,
-) -> schema.Confirmed: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/findings/{id}/accept"],
-    body: schema.AcceptRequest,
-    **query: object,
-) -> schema.OneFinding: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/findings/{id}/clear"],
-    body: schema.ClearRequest,
-    **query: object,
-) -> schema.OneFinding: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/findings/{id}/remedy"],
-    body: schema.RemedyRequest,
-    **query: object,
-) -> schema.OneFinding: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/injections"],
-    body: schema.AnnounceRequest,
-    **query: object,
-) -> schema.AnnouncedDrill: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/jobs"],
-    body: schema.TellJobRequest,
-    **query: object,
-) -> schema.JobTold: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/scheduler"],
-    body: schema.SchedulerRequest,
-    **query: object,
-) -> schema.SchedulerNoted: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/reload"],
-    body: schema.ReloadRequest,
-    **query: object,
-) -> schema.Reloaded: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/release"],
-    body: schema.ReleaseRequest,
-    **query: object,
-) -> schema.Released: ...
-@overload
-def call_api(
-    arguments: argparse.Namespace,
-    path: Literal["/v1/release/end"],
-    body: schema.EndReleaseRequest,
-    **query: object,
-) -> schema.ReleaseEnded: ...
-@overload  # a path that is not known until run time
-def call_api(
-    arguments: argparse.Namespace,
-    path: str,
-    body: Mapping[str, object] | None = None,
-    **query: object,
-) -> Any: ...
-def call_api(
-    arguments: argparse.Namespace,
-    path: str,
-    body: Mapping[str, object] | None = None,
-    **query: object,
-) -> Any:
-    """The JSON answer to a GET, or with a body to a POST. `path` is as in the contract: its `{id}`
-    is given by that name.
+def get(arguments: argparse.Namespace, endpoint: Get[Answer], **values: object) -> Answer:
+    """The answer to a GET. `values`: of the path's parameters and the query's; None is left out.
 
-    Raises NoAnswer or RequestRefused.
+    Raises NoAnswer or DaemonRefused.
     """
-    if "{id}" in path:
-        path = path.replace("{id}", quote(str(query.pop("id")), safe=""))
-    with _send_request(
-        arguments, path, body, query, time.monotonic() + arguments.timeout
-    ) as response:
+    return cast("Answer", _read_answer(arguments, endpoint, None, values))
+
+
+def post(
+    arguments: argparse.Namespace, endpoint: Post[Body, Answer], body: Body, **values: object
+) -> Answer:
+    """The answer to a POST. Raises as `get`."""
+    return cast("Answer", _read_answer(arguments, endpoint, body, values))
+
+
+def _read_answer(
+    arguments: argparse.Namespace,
+    endpoint: Endpoint[Any],
+    body: object,
+    values: Mapping[str, object],
+) -> Json:
+    deadline = time.monotonic() + arguments.timeout
+    with _send_request(arguments, endpoint, body, values, deadline) as response:
         return response.read_json()
 
 
@@ -369,9 +202,7 @@ def read_status(arguments: argparse.Namespace, work: str | None = None) -> schem
     """The answer of /v1/status, with at least what a verdict needs. Raises NoAnswer for anything
     else, and RequestRefused.
     """
-    answer = call_api(
-        arguments, "/v1/status", None, **({"for": work} if work not in (None, "running") else {})
-    )
+    answer = get(arguments, STATUS, **{"for": None if work == "running" else work})
     _check_verdict(arguments, answer)
     return answer
 
@@ -380,7 +211,7 @@ def read_summary(arguments: argparse.Namespace) -> schema.NodeSummary:
     """The answer of /v1/summary, with at least what says which repair is due. Raises NoAnswer for
     anything else, and DaemonRefused.
     """
-    answer = call_api(arguments, "/v1/summary")
+    answer = get(arguments, SUMMARY)
     _check_verdict(arguments, answer)
     for word in (answer["rebootDue"], answer["replacementDue"]):
         if word is not None and not (isinstance(word, str) and word.isalnum()):
@@ -403,7 +234,7 @@ def read_findings_by_component(
     arguments: argparse.Namespace,
 ) -> tuple[dict[str, list[schema.ApiFinding]], bool]:
     """The open findings, the strongest first, and whether there are more than one answer holds."""
-    answer = call_api(arguments, "/v1/findings", limit=1000)
+    answer = get(arguments, FINDINGS, limit=1000)
     found: dict[str, list[schema.ApiFinding]] = {}
     for finding in answer["findings"]:
         found.setdefault(finding["component"], []).append(finding)
@@ -412,7 +243,7 @@ def read_findings_by_component(
 
 def follow_changes(arguments: argparse.Namespace) -> Iterator[schema.WatchLine]:
     """The changes from /v1/watch, as they arrive."""
-    with _send_request(arguments, "/v1/watch", None, {}, None) as response:
+    with _send_request(arguments, WATCH, None, {}, None) as response:
         for line in response.read_lines():
             yield cast("schema.WatchLine", line)
 
@@ -500,22 +331,20 @@ class _Response:
 
 def _send_request(
     arguments: argparse.Namespace,
-    path: str,
-    body: Mapping[str, object] | None,
-    query: dict[str, object],
+    endpoint: Endpoint[Any],
+    body: object,
+    values: Mapping[str, object],
     deadline: float | None,
 ) -> _Response:
     place: Path = arguments.socket or default_socket()
-    wanted = {name: value for name, value in query.items() if value is not None}
-    target = f"{path}?{urlencode(wanted)}" if wanted else path
+    target = endpoint.make_target(values)
     connection = _Connection(place, deadline)
     try:
         if body is None:
-            connection.request("GET", target)
+            connection.request(endpoint.method, target)
         else:
-            connection.request(
-                "POST", target, json.dumps(body), {"Content-Type": "application/json"}
-            )
+            content = {"Content-Type": "application/json"}
+            connection.request(endpoint.method, target, json.dumps(body), content)
         return _Response(place, connection, connection.getresponse())
     except (OSError, http.client.HTTPException) as error:
         connection.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from vitald.cli import client, finding_text, render, words
 from vitald.cli.table import lay_out_table
+from vitald.server import endpoints
 from vitald.text import join_first
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.call_api(arguments, "/v1/components", component=arguments.component)
+    answer = client.get(arguments, endpoints.COMPONENTS, component=arguments.component)
     kind = arguments.kind
     if arguments.component is not None and kind is None:
         kind = str(answer["components"][0]["kind"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, client, render
+from vitald.server import endpoints
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -85,7 +86,8 @@ def _check_file(arguments: argparse.Namespace) -> int:
 
 
 def _reload_file(arguments: argparse.Namespace) -> int:
-    answer = client.call_api(arguments, "/v1/reload", {})
+    body: schema.ReloadRequest = {}
+    answer = client.post(arguments, endpoints.RELOAD, body)
     errors = answer["errors"]
     if arguments.json:
         render.emit_json(answer)

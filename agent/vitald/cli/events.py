@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Union
 
 from vitald.cli import UsageError, client, finding_text, render, words
+from vitald.server import endpoints
+from vitald.server.endpoint import Get
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     Entry = Union[schema.ApiEvent, schema.ApiTransition]
 
 _MAX_PAGE, _MAX_EVENTS, _NEWEST = 1000, 1_000_000_000, 50  # at once; in all; by default
+_ENDPOINTS: dict[str, Get[Any]] = {
+    "events": endpoints.EVENTS,
+    "transitions": endpoints.TRANSITIONS,
+}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _find_component(arguments: argparse.Namespace, name: str) -> str:
     """The component that is meant by any of its names; unchanged if the daemon knows none."""
     try:
-        listed = client.call_api(arguments, "/v1/components", component=name)["components"]
+        listed = client.get(arguments, endpoints.COMPONENTS, component=name)["components"]
     except client.DaemonRefused as error:
         if error.status != 404:
             raise
@@ -130,8 +136,8 @@ def _read_page(arguments: argparse.Namespace, name: str, **query: object) -> dic
     are in memory too.
     """
     try:
-        page: dict[str, Any] = client.call_api(
-            arguments, f"/v1/{name}", None, **_get_selection(arguments), **query
+        page: dict[str, Any] = client.get(
+            arguments, _ENDPOINTS[name], **_get_selection(arguments), **query
         )
     except client.DaemonRefused as error:
         if name == "events":

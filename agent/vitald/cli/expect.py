@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from vitald.cli import UsageError, client, render, words
 from vitald.cli.table import format_table
+from vitald.server import endpoints
 from vitald.text import count_noun
 
 if TYPE_CHECKING:
@@ -46,12 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
     answer: schema.ApiExpected
     confirmed = None
     if arguments.confirm:
-        answer = result = client.call_api(
-            arguments, "/v1/expect/confirm", {"reason": arguments.reason}
-        )
+        body: schema.ConfirmRequest = {"reason": arguments.reason}
+        answer = result = client.post(arguments, endpoints.CONFIRM, body)
         confirmed = result["confirmed"]
     else:
-        answer = client.call_api(arguments, "/v1/expect")
+        answer = client.get(arguments, endpoints.EXPECT)
     if arguments.json:
         render.emit_json(answer)
         return 0

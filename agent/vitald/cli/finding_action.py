@@ -7,9 +7,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitald.cli import Parser, UsageError, client, finding_text, render, words
+from vitald.server import endpoints
+from vitald.server.endpoint import Post
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -54,14 +56,14 @@ def add_record_options(parser: argparse.ArgumentParser, reason: str) -> None:
 
 def act_on_findings(
     arguments: argparse.Namespace,
-    verb: str,
+    action: Post[Any, schema.OneFinding],
     body: dict[str, object],
     *,
     would: str,
     describe: Callable[[schema.ApiFinding], str],
     is_meant: Callable[[schema.ApiFinding], bool] = lambda _finding: True,
 ) -> int:
-    """Sends the action `verb` for each finding that was chosen, and prints what `describe` makes of
+    """Sends the action for each finding that was chosen, and prints what `describe` makes of
     the finding as it is then; with --dry-run only its title, behind `would`. `is_meant`: whether a
     finding that was not chosen by its ID is. Returns the exit code.
     """
@@ -71,12 +73,7 @@ def act_on_findings(
             answer = (
                 {"finding": listed or _read_open(arguments, number)}
                 if arguments.dry_run
-                else client.call_api(
-                    arguments,
-                    f"/v1/findings/{{id}}/{verb}",
-                    {"reason": arguments.reason, **body},
-                    id=number,
-                )
+                else client.post(arguments, action, {"reason": arguments.reason, **body}, id=number)
             )
         except client.DaemonRefused as error:
             if error.status != 404:
@@ -105,9 +102,9 @@ def _choose_findings(
         raise UsageError("which findings? Either IDs, or --code and --component, or --all")
     if arguments.ids:
         return dict.fromkeys(arguments.ids)
-    answer = client.call_api(
+    answer = client.get(
         arguments,
-        "/v1/findings",
+        endpoints.FINDINGS,
         code=arguments.code,
         component=arguments.component,
         limit=_MAX_LISTED,
@@ -122,7 +119,7 @@ def _choose_findings(
 
 def _read_open(arguments: argparse.Namespace, number: str) -> schema.ApiFinding:
     """An open finding, also one of a rule on trial. Raises DaemonRefused."""
-    finding = client.call_api(arguments, "/v1/findings/{id}/why", id=number)["finding"]
+    finding = client.get(arguments, endpoints.WHY, id=number)["finding"]
     if finding["state"] == "cleared":
         raise client.DaemonRefused(404, f"no open finding {number}", "it was cleared")
     return finding

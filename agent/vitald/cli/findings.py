@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from vitald.cli import client, finding_text, render, words
+from vitald.server import endpoints
 
 _MAX_LISTED, _DEFAULT_CLEARED = 1000, 100
 
@@ -28,9 +29,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.call_api(
+    answer = client.get(
         arguments,
-        "/v1/findings",
+        endpoints.FINDINGS,
         state="cleared" if arguments.cleared else None,
         limit=arguments.limit or (_DEFAULT_CLEARED if arguments.cleared else _MAX_LISTED),
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vitald.cli import client, finding_text, render
+from vitald.server import endpoints
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -27,7 +28,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.call_api(arguments, "/v1/gpus")
+    answer = client.get(arguments, endpoints.GPUS)
     if arguments.json:
         render.emit_json(answer)
         return 0
@@ -92,7 +93,7 @@ def _list_unseen(arguments: argparse.Namespace, gpus: Iterable[schema.Gpu]) -> d
     """Why the state of a GPU is unknown, by component."""
     if all(gpu["status"] != "unknown" for gpu in gpus):
         return {}
-    components = client.call_api(arguments, "/v1/components")["components"]
+    components = client.get(arguments, endpoints.COMPONENTS)["components"]
     return {component["name"]: component["unseen"] for component in components}
 
 

@@ -28,6 +28,7 @@ from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.config import load
 from vitald.config_file import DEFAULT_PATH, ConfigError
 from vitald.recovery import files, inputs
+from vitald.server import endpoints
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -200,7 +201,7 @@ def _choose_device(arguments: argparse.Namespace) -> str:
     if arguments.device is not None:
         return _find_address(arguments, arguments.device)
     wanted = "gpu" if arguments.kind == "xid" else "nvswitch"
-    listed = client.call_api(arguments, "/v1/components")["components"]
+    listed = client.get(arguments, endpoints.COMPONENTS)["components"]
     # Only what is on PCI or was read: a device of another drill is neither.
     here = [
         component
@@ -220,7 +221,7 @@ def _find_address(arguments: argparse.Namespace, name: str) -> str:
     """The PCI address of a device. An address need not be of this node: it is only a drill."""
     address = parse_pci_address(name.partition("/")[2] or name)
     if address is None:
-        listed = client.call_api(arguments, "/v1/components", component=name)["components"]
+        listed = client.get(arguments, endpoints.COMPONENTS, component=name)["components"]
         address = _check_address(str(listed[0]["id"]))
     return address
 
@@ -251,9 +252,8 @@ def _announce_and_write(
     """The drill, once the daemon has read the line or the time is up. Raises Untrusted, OSError."""
     fd = files.open_kernel_log(log.path, device=log.source == "kmsg")
     try:
-        drill = client.call_api(
-            arguments, "/v1/injections", {"line": line, "holdSeconds": arguments.hold}
-        )
+        body: schema.AnnounceRequest = {"line": line, "holdSeconds": arguments.hold}
+        drill = client.post(arguments, endpoints.ANNOUNCE, body)
         if drill["writeTo"] != str(log.path):
             mismatch = (
                 f"the daemon reads {drill['writeTo']!r}, and {arguments.config} says"
@@ -271,7 +271,7 @@ def _announce_and_write(
 def _wait_for_drill(arguments: argparse.Namespace, id_: str) -> schema.Drill:
     until = time.monotonic() + arguments.timeout
     while True:
-        drill = client.call_api(arguments, "/v1/injections/{id}", id=id_)
+        drill = client.get(arguments, endpoints.DRILL, id=id_)
         if drill["state"] == "seen" or time.monotonic() > until:
             return drill
         time.sleep(0.02)

@@ -27,6 +27,7 @@ from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, CommandFailed, UsageError, cli
 from vitald.cli.config_options import ConfigRejected, add_config_option
 from vitald.cli.memory import import_aiohttp
 from vitald.cli.progress import WorkProgress
+from vitald.server import endpoints
 
 if TYPE_CHECKING:
     import pwd
@@ -129,8 +130,8 @@ def _show_receivers(config: PublisherConfig, arguments: argparse.Namespace) -> i
     if arguments.socket is None:
         arguments.socket = config.socket_path
     try:
-        findings = parse_findings(client.call_api(arguments, "/v1/findings", limit=1000))
-        summary = parse_summary(client.call_api(arguments, "/v1/summary"))
+        findings = parse_findings(client.get(arguments, endpoints.FINDINGS, limit=1000))
+        summary = parse_summary(client.get(arguments, endpoints.SUMMARY))
     except (AnswerUnusable, NoSummary) as error:
         raise CommandFailed(f"the daemon's answer is not usable: {error}") from None
     node = replace(identify_node(config.paths), boot_id=summary.boot_id)

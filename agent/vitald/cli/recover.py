@@ -29,6 +29,7 @@ from vitald.recovery import files, inputs, programs
 from vitald.recovery.attempt import DaemonReport, RecoveryAttempt, find_reader_group
 from vitald.recovery.decision import DaemonState, OpenFinding
 from vitald.recovery.report import emit_log_line
+from vitald.server import endpoints
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -93,9 +94,9 @@ def query_daemon(config: Config, timeout_s: float = _DAEMON_TIMEOUT_S) -> Daemon
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in client.find_owners():
             return DaemonReport(None, f"{path} is not the daemon's socket", {})
         status = client.read_status(address())
-        findings = client.call_api(address(), "/v1/findings", limit=_MAX_ANSWER_ITEMS)
-        jobs = client.call_api(address(), "/v1/jobs", limit=_MAX_ANSWER_ITEMS)
-        runs = client.call_api(address(), "/v1/diagnostics")["going"]
+        findings = client.get(address(), endpoints.FINDINGS, limit=_MAX_ANSWER_ITEMS)
+        jobs = client.get(address(), endpoints.JOBS, limit=_MAX_ANSWER_ITEMS)
+        runs = client.get(address(), endpoints.DIAGNOSTICS)["going"]
         if findings["more"]:  # one of the others may be in remedy
             many = f"more than {_MAX_ANSWER_ITEMS} findings are open, and not all are known"
             return DaemonReport(None, many, {})

@@ -16,6 +16,7 @@ from vitald.recovery import decision_log, files, inputs
 from vitald.recovery.action_log import ActionLog, BootClock
 from vitald.recovery.report import format_decision
 from vitald.recovery.request import Request
+from vitald.server import endpoints
 from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _list_unconfirmed(config: Config) -> tuple[list[UnconfirmedFinding], str]:
     """
     request = argparse.Namespace(socket=config.socket_path, timeout=_DAEMON_TIMEOUT_S)
     try:
-        findings = client.call_api(request, "/v1/findings", limit=_MAX_FINDINGS)["findings"]
+        findings = client.get(request, endpoints.FINDINGS, limit=_MAX_FINDINGS)["findings"]
         device_reset = config.policy.device_reset
         return [
             _build_unconfirmed(found)

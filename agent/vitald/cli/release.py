@@ -8,6 +8,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vitald.cli import UsageError, client, render, words
+from vitald.server import endpoints
 from vitald.text import count_noun
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     """0: no process is known to have the devices open. 10: some process has."""
     arguments.timeout = max(arguments.timeout, _TIMEOUT_S)
     if arguments.end:
-        over = client.call_api(arguments, "/v1/release/end", {})
+        every: schema.EndReleaseRequest = {}
+        over = client.post(arguments, endpoints.END_RELEASE, every)
         if arguments.json:
             render.emit_json(over)
         else:
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         "gpus": arguments.device,
         "reason": arguments.reason,
     }
-    answer = client.call_api(arguments, "/v1/release", body)
+    answer = client.post(arguments, endpoints.RELEASE, body)
     if arguments.json:
         render.emit_json(answer)
     else:

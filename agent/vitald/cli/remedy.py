@@ -8,6 +8,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vitald.cli import Parser, finding_action, finding_text
+from vitald.server import endpoints
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -20,7 +21,7 @@ def options(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     return finding_action.act_on_findings(
-        arguments, "remedy", {}, would="begin the remedy of", describe=_describe_remedy
+        arguments, endpoints.REMEDY, {}, would="begin the remedy of", describe=_describe_remedy
     )
 
 

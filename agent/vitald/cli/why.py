@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vitald.cli import client, finding_text, render, words
+from vitald.server import endpoints
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     numbers = (
         [arguments.finding] if arguments.finding else _list_heads(client.read_status(arguments))
     )
-    chains = [client.call_api(arguments, "/v1/findings/{id}/why", id=number) for number in numbers]
+    chains = [client.get(arguments, endpoints.WHY, id=number) for number in numbers]
     if arguments.json:
         render.emit_json(chains[0] if arguments.finding else {"why": chains})
         return 0

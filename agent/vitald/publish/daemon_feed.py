@@ -22,6 +22,7 @@ from aiohttp.http_exceptions import HttpProcessingError  # of a line that is too
 from vitald.backoff import Backoff
 from vitald.publish.http import parse_json, read_limited
 from vitald.publish.summary import DaemonSilent, NoSummary, PublishedState, parse_summary
+from vitald.server.endpoints import SUMMARY, WATCH
 from vitald.tasks import end_tasks
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
@@ -36,7 +37,7 @@ _MAX_SHARE = 4.0  # a pause of so many times the answer: at most a fifth of a bu
 _MAX_BYTES = 1024 * 1024  # of a summary: 100 findings and 100 sentences; and of a line
 _ANNOUNCING = ("stopping", "lagged")  # lagged: the daemon is there, and behind with its lines
 _RETRY = Backoff(0.1, 2.0)
-_WATCH, _SUMMARY = "http://vitald/v1/watch", "http://vitald/v1/summary"
+_HOST = "http://vitald"  # its name does not matter: it is that of the socket
 
 
 class DaemonLost(Exception):
@@ -55,7 +56,7 @@ class DaemonFeed:
     ) -> None:
         self._socket = socket
         self._report = report
-        self._query = {"drills": str(drills).lower()}
+        self._summary = SUMMARY.make_target({"drills": str(drills).lower()})
         self._detail = "it has not answered since this process started"
         self._is_answering = False
         self._grace: asyncio.TimerHandle | None = None
@@ -111,11 +112,11 @@ class DaemonFeed:
             try:
                 summary = parse_summary(await self._read_summary(session))
             except NoSummary as error:
-                return DaemonLost(f"/v1/summary: {error}")
+                return DaemonLost(f"{SUMMARY.path}: {error}")
             except asyncio.TimeoutError:
-                return DaemonLost(f"/v1/summary: no answer within {_ANSWER_S:g} s")
+                return DaemonLost(f"{SUMMARY.path}: no answer within {_ANSWER_S:g} s")
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                return DaemonLost(f"/v1/summary: {error}")
+                return DaemonLost(f"{SUMMARY.path}: {error}")
             self._stop_grace()
             self._is_answering = True
             self._report(summary)
@@ -124,7 +125,7 @@ class DaemonFeed:
 
     async def _read_summary(self, session: aiohttp.ClientSession) -> object:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
-        async with session.get(_SUMMARY, params=self._query, timeout=timeout) as answer:
+        async with session.get(_HOST + self._summary, timeout=timeout) as answer:
             content = await read_limited(answer, _MAX_BYTES)
             if answer.status != 200:
                 raise NoSummary(f"HTTP {answer.status}: {content[:200].decode(errors='replace')}")
@@ -157,17 +158,17 @@ def _read_type(line: object) -> object:
 async def _watch_changes(session: aiohttp.ClientSession, changed: asyncio.Event) -> DaemonLost:
     """Set `changed` for each line. Returns why the stream ended."""
     try:
-        async with session.get(_WATCH) as stream:
+        async with session.get(_HOST + WATCH.path) as stream:
             if stream.status != 200:
-                return DaemonLost(f"/v1/watch: HTTP {stream.status}")
+                return DaemonLost(f"{WATCH.path}: HTTP {stream.status}")
             while line := await asyncio.wait_for(stream.content.readline(), _SILENCE_S):
                 if _read_type(parse_json(line)) in _ANNOUNCING:
                     return DaemonLost("it has stopped", announced=True)
                 changed.set()
     except asyncio.TimeoutError:
-        return DaemonLost(f"/v1/watch: nothing for {_SILENCE_S:g} s")
+        return DaemonLost(f"{WATCH.path}: nothing for {_SILENCE_S:g} s")
     except aiohttp.ClientPayloadError:
         return DaemonLost("the connection broke off")
     except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-        return DaemonLost(f"/v1/watch: {error}")
+        return DaemonLost(f"{WATCH.path}: {error}")
     return DaemonLost("it has stopped")

@@ -14,6 +14,7 @@ import structlog
 
 from vitald.publish.daemon_request import AnswerUnusable, DaemonAway, request_daemon
 from vitald.publish.sink import SinkHealth
+from vitald.server.endpoints import REPORT_SINKS
 from vitald.text import replace_unprintable
 from vitald.timestamps import format_rfc3339
 
@@ -24,7 +25,6 @@ _CHECK_S = 1.0
 _ANSWER_S, _LEAVE_S = 5.0, 0.5
 _LATE_S = 600.0  # no limit of a sink makes anything wait for so long
 _MAX_ERROR = 300  # characters; the daemon takes one line of that length
-_PATH = "/v1/publishers"
 
 
 class DaemonReport:
@@ -59,7 +59,7 @@ class DaemonReport:
         body = {"sinks": [_describe_health(health) for health in healths]}
         refused = ""
         try:
-            await request_daemon(self._socket, _PATH, body=body, answer_s=answer_s)
+            await request_daemon(self._socket, REPORT_SINKS, body, answer_s=answer_s)
         except DaemonAway:
             return
         except AnswerUnusable as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 
 from vitald.publish.http import parse_json, read_limited
+from vitald.server.endpoint import Endpoint
 from vitald.text import replace_unprintable
 
 _ANSWER_S = 10.0
@@ -33,40 +34,40 @@ class AnswerUnusable(Exception):
 
 async def request_daemon(
     socket: Path,
-    path: str,
-    query: Mapping[str, str] | None = None,
-    *,
+    endpoint: Endpoint[object],
     body: Mapping[str, object] | None = None,
+    *,
     answer_s: float = _ANSWER_S,
+    **values: object,
 ) -> Mapping[str, object]:
-    """The JSON object that answers a GET, or with a body a POST. Raises DaemonAway,
-    AnswerUnusable.
+    """The JSON object that it answers. `values`: of the parameters of path and query. Raises
+    DaemonAway, AnswerUnusable.
     """
-    method = "GET" if body is None else "POST"
+    target = endpoint.make_target(values)
     try:
         async with (
             aiohttp.ClientSession(
                 connector=aiohttp.UnixConnector(str(socket)),
                 timeout=aiohttp.ClientTimeout(total=answer_s),
             ) as session,
-            session.request(method, f"http://vitald{path}", params=query, json=body) as answer,
+            session.request(endpoint.method, f"http://vitald{target}", json=body) as answer,
         ):
             content = await read_limited(answer, _MAX_BYTES)
     except asyncio.TimeoutError:
-        raise DaemonAway(f"{path}: no answer within {answer_s:g} s") from None
+        raise DaemonAway(f"{target}: no answer within {answer_s:g} s") from None
     except (aiohttp.ClientError, OSError) as error:
-        raise DaemonAway(f"{path}: {str(error) or type(error).__name__}") from error
-    return _read_object(path, answer.status, content)
+        raise DaemonAway(f"{target}: {str(error) or type(error).__name__}") from error
+    return _read_object(target, answer.status, content)
 
 
-def _read_object(path: str, status: int, content: bytes) -> Mapping[str, object]:
+def _read_object(target: str, status: int, content: bytes) -> Mapping[str, object]:
     try:
         document = parse_json(content)
     except ValueError as error:
-        raise AnswerUnusable(f"{path}: HTTP {status}: {error}", status) from error
+        raise AnswerUnusable(f"{target}: HTTP {status}: {error}", status) from error
     if not isinstance(document, dict):
-        raise AnswerUnusable(f"{path}: HTTP {status}: the answer is no object", status)
+        raise AnswerUnusable(f"{target}: HTTP {status}: the answer is no object", status)
     if status != 200:
         problem = replace_unprintable(str(document.get("error", ""))[:_MAX_ERROR])
-        raise AnswerUnusable(f"{path}: {problem} (HTTP {status})", status)
+        raise AnswerUnusable(f"{target}: {problem} (HTTP {status})", status)
     return document

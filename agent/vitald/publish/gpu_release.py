@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from vitald.publish.daemon_request import AnswerUnusable, DaemonAway, request_daemon
+from vitald.server import endpoints
+from vitald.server.endpoint import Endpoint
 
 REASON = "driver upgrade by the NVIDIA GPU Operator"
 _ANSWER_S = 15.0  # the daemon waits up to 10 s for a worker that hangs in the driver
@@ -47,19 +49,21 @@ class GpuReleases:
 
     async def read_state(self) -> DaemonReleases:
         """Raises ReleaseFailed."""
-        status = await self._request("/v1/status")
+        status = await self._request(endpoints.STATUS)
         try:
             sources = {source["name"]: source["state"] for source in status["sources"]}
             return DaemonReleases(str(status["startedAt"]), sources.get(_NVML) == "released")
         except (KeyError, TypeError) as error:
-            raise ReleaseFailed(f"/v1/status: {type(error).__name__}: {error}") from error
+            raise ReleaseFailed(
+                f"{endpoints.STATUS.path}: {type(error).__name__}: {error}"
+            ) from error
 
     async def begin_release(self, seconds: float) -> bool:
         """Returns once the daemon does not hold the GPUs; False if it never does. Raises
         ReleaseFailed.
         """
         try:
-            await self._request("/v1/release", {"reason": REASON, "seconds": seconds})
+            await self._request(endpoints.RELEASE, {"reason": REASON, "seconds": seconds})
         except _Refused as refused:
             if refused.status == _CONFLICT:
                 return False
@@ -69,16 +73,16 @@ class GpuReleases:
     async def end_release(self) -> None:
         """Take the GPUs back, unless somebody else has them released. Raises ReleaseFailed."""
         try:
-            await self._request("/v1/release/end", {"reason": REASON})
+            await self._request(endpoints.END_RELEASE, {"reason": REASON})
         except _Refused as refused:
             if refused.status != _CONFLICT:
                 raise
 
     async def _request(
-        self, path: str, body: Mapping[str, object] | None = None
+        self, endpoint: Endpoint[object], body: Mapping[str, object] | None = None
     ) -> Mapping[str, Any]:
         try:
-            return await request_daemon(self._socket, path, body=body, answer_s=_ANSWER_S)
+            return await request_daemon(self._socket, endpoint, body, answer_s=_ANSWER_S)
         except DaemonAway as error:
             raise ReleaseFailed(str(error)) from error
         except AnswerUnusable as error:

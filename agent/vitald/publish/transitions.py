@@ -13,11 +13,11 @@ from vitald.checking import read_flag, read_list, read_whole
 from vitald.model import Action
 from vitald.publish.daemon_request import AnswerUnusable, request_daemon
 from vitald.publish.summary import explain_error, read_reason, read_short, read_time
+from vitald.server.endpoints import TRANSITIONS
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_PATH = "/v1/transitions"
 _PAGE = 100
 
 
@@ -71,16 +71,15 @@ class TransitionReader:
 
     async def read_page(self, after: int) -> TransitionPage:
         """Those after this id, oldest first. Raises DaemonAway, AnswerUnusable."""
-        query = {"since": str(after), "limit": str(_PAGE)}
-        page = parse_page(await request_daemon(self._socket, _PATH, query))
+        answer = await request_daemon(self._socket, TRANSITIONS, since=after, limit=_PAGE)
+        page = parse_page(answer)
         if page.next_after is not None and page.next_after <= after:
             raise NoTransitions(f"the page after {page.next_after} follows that after {after}")
         return page
 
     async def read_newest(self) -> TransitionPage:
         """The last one only. Raises DaemonAway, AnswerUnusable."""
-        query = {"newest": "true", "limit": "1"}
-        return parse_page(await request_daemon(self._socket, _PATH, query))
+        return parse_page(await request_daemon(self._socket, TRANSITIONS, newest="true", limit=1))
 
 
 def parse_page(document: object) -> TransitionPage:

@@ -1,1 +1,1 @@
-"""The contract of the API, and later its server."""
+"""The API on the Unix socket: its endpoints, the types of its answers, and the daemon's routes."""

@@ -52,7 +52,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Routes(Protocol):
     """Handlers of one subject."""
 
-    def add_routes(self, app: web.Application) -> None: ...
+    def list_routes(self) -> list[web.RouteDef]: ...
 
 
 class Api:
@@ -113,7 +113,7 @@ class Api:
         app = web.Application(middlewares=[self._handle_request], client_max_size=_BODY_BYTES)
         app.on_response_prepare.append(library.sign_prepared)
         for routes in self._routes:
-            routes.add_routes(app)
+            app.add_routes(routes.list_routes())
         return app
 
     @web.middleware

@@ -1,6 +1,6 @@
 """
 Reading of requests: parameters, bodies, the right to change something, and the refusal that the
-outermost handler turns into JSON.
+outermost handler turns into JSON; and the route of an endpoint, which checks the query.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timezone
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from aiohttp import web
 
 from vitald import tomlfile
 from vitald.checking import Unexpected, read_line, read_number
+from vitald.server.endpoint import Answer, Endpoint
 from vitald.server.peer import Peer
 from vitald.timestamps import parse_rfc3339
 
@@ -40,8 +41,28 @@ class RequestRefused(Exception):
         self.status, self.error, self.hint = status, error, hint
 
 
-def read_query(request: web.Request, *known: str) -> dict[str, str]:
-    """The query's parameters, each at most once and all of them known."""
+def make_route(
+    endpoint: Endpoint[Answer],
+    answer: Callable[[web.Request], Awaitable[Answer | web.StreamResponse]],
+) -> web.RouteDef:
+    """The route of an endpoint. `answer` makes its answer of a request whose query was checked, or
+    writes the response itself.
+    """
+    known = [str(each["name"]) for each in endpoint.parameters if each["in"] == "query"]
+
+    async def handle_request(request: web.Request) -> web.StreamResponse:
+        _check_query(request, known)
+        answered = await answer(request)
+        if isinstance(answered, web.StreamResponse):
+            return answered
+        return web.json_response(answered, status=endpoint.status)
+
+    route = web.get if endpoint.method == "GET" else web.post
+    return route(endpoint.path, handle_request)
+
+
+def _check_query(request: web.Request, known: Sequence[str]) -> None:
+    """Each parameter at most once, and all of them known."""
     for name in request.query:
         if name not in known:
             raise RequestRefused(
@@ -51,10 +72,9 @@ def read_query(request: web.Request, *known: str) -> dict[str, str]:
             )
         if len(request.query.getall(name)) > 1:
             raise RequestRefused(400, f"{name}: given more than once")
-    return dict(request.query)
 
 
-def read_limit(query: dict[str, str]) -> int:
+def read_limit(query: Mapping[str, str]) -> int:
     text = query.get("limit", str(PAGE))
     if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= MAX_PAGE:
         raise RequestRefused(
@@ -63,7 +83,7 @@ def read_limit(query: dict[str, str]) -> int:
     return int(text)
 
 
-def read_flag_parameter(query: dict[str, str], name: str) -> bool:
+def read_flag_parameter(query: Mapping[str, str], name: str) -> bool:
     text = query.get(name, "false")
     if text not in ("true", "false"):
         raise RequestRefused(400, f"{name}: expected true or false, found {text[:80]!r}")
@@ -149,7 +169,6 @@ def require_publisher_right(request: web.Request) -> Peer:
     """The peer, if it is the publisher's user or may change something. A refusal is not logged: a
     publisher repeats its reports.
     """
-    read_query(request)
     peer: Peer = request["peer"]
     if not (peer.may_change or request[PUBLISHES]):
         raise RequestRefused(
@@ -168,8 +187,7 @@ def require_release_right(request: web.Request) -> Peer:
 
 
 def require_change_right(request: web.Request) -> Peer:
-    """The peer, if it may change something: root or the daemon's user. A change has no query."""
-    read_query(request)
+    """The peer, if it may change something: root or the daemon's user."""
     peer: Peer = request["peer"]
     if not peer.may_change:
         log.warning("change_refused", path=request.path, uid=peer.uid, pid=peer.pid)

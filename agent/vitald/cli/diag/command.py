@@ -24,6 +24,7 @@ from vitald.cli import EX_UNAVAILABLE, INTERRUPTED, CommandFailed, UsageError, c
 from vitald.cli.diag import overview, views
 from vitald.cli.diag import read as diag_read
 from vitald.cli.diag.progress import Progress
+from vitald.server import endpoints
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -172,7 +173,7 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
     }
     if arguments.level is not None:
         body["level"] = arguments.level
-    requested = client.call_api(arguments, "/v1/diagnostics/run", body)["going"]
+    requested = client.post(arguments, endpoints.RUN_DIAGNOSTIC, body)["going"]
     if arguments.no_wait:
         if arguments.json:
             render.emit_json({"going": requested})
@@ -208,7 +209,7 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
 
 def _print_next_attempt(arguments: argparse.Namespace, ended: schema.DiagnosticRun) -> None:
     """A run without a verdict may be owed still: it will begin again by itself."""
-    for run in client.call_api(arguments, "/v1/diagnostics")["going"]:
+    for run in client.get(arguments, endpoints.DIAGNOSTICS)["going"]:
         same = (run["check"], run["level"], run["by"]) == (
             ended["check"],
             ended["level"],
@@ -241,7 +242,7 @@ def _ask_for_consent(arguments: argparse.Namespace) -> None:
     if arguments.yes:
         return
     usual = _EXPECTED_S[level]
-    for check in client.call_api(arguments, "/v1/diagnostics")["checks"]:
+    for check in client.get(arguments, endpoints.DIAGNOSTICS)["checks"]:
         if check["name"] == arguments.check:
             usual = check["expected"].get(str(level)) or usual
     print(
@@ -269,7 +270,7 @@ def _follow_run(
         progress.show_run(requested)
         while True:
             try:
-                active_runs = client.call_api(arguments, "/v1/diagnostics")["going"]
+                active_runs = client.get(arguments, endpoints.DIAGNOSTICS)["going"]
             except client.NoAnswer:
                 if time.monotonic() - answered > _MAX_SILENCE_S:
                     raise
@@ -290,7 +291,7 @@ def _read_result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRu
     until = time.monotonic() + _MAX_SILENCE_S
     while True:
         try:
-            return client.call_api(arguments, "/v1/diagnostics/runs/{id}", id=id_)
+            return client.get(arguments, endpoints.DIAGNOSTIC_RUN, id=id_)
         except client.DaemonRefused as error:
             if error.status not in (404, 503) or time.monotonic() > until:
                 if error.status == 404:
@@ -306,12 +307,12 @@ def _read_result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRu
 
 
 def _list_runs(arguments: argparse.Namespace) -> int:
-    ended = client.call_api(arguments, "/v1/diagnostics/runs", limit=arguments.limit)
+    ended = client.get(arguments, endpoints.DIAGNOSTIC_RUNS, limit=arguments.limit)
     if arguments.ids:
         for run in ended["runs"]:
             print(_parse_run_id(run["id"]))  # shells evaluate it
         return 0
-    answer = client.call_api(arguments, "/v1/diagnostics")
+    answer = client.get(arguments, endpoints.DIAGNOSTICS)
     more = ended.get("more", False)
     if arguments.json:
         render.emit_json({**answer, "runs": ended["runs"], "more": more})
@@ -326,7 +327,7 @@ def _list_runs(arguments: argparse.Namespace) -> int:
 def _show_run(arguments: argparse.Namespace) -> int:
     id_ = arguments.id
     if id_ == "last":
-        runs = client.call_api(arguments, "/v1/diagnostics/runs", limit=1)["runs"]
+        runs = client.get(arguments, endpoints.DIAGNOSTIC_RUNS, limit=1)["runs"]
         if not runs:
             print(
                 "vitald: no runs yet: vitald diag list shows what can be run",
@@ -334,7 +335,7 @@ def _show_run(arguments: argparse.Namespace) -> int:
             )
             return EX_UNAVAILABLE
         id_ = str(runs[0]["id"])
-    found = client.call_api(arguments, "/v1/diagnostics/runs/{id}", id=id_)
+    found = client.get(arguments, endpoints.DIAGNOSTIC_RUN, id=id_)
     if arguments.json:
         render.emit_json(found)
     elif arguments.raw:
@@ -360,7 +361,7 @@ def _cancel_run(arguments: argparse.Namespace) -> int:
     body: schema.CancelDiagnosticRequest = {"reason": arguments.reason}
     if arguments.id is not None:
         body["id"] = arguments.id
-    answer = client.call_api(arguments, "/v1/diagnostics/cancel", body)
+    answer = client.post(arguments, endpoints.CANCEL_DIAGNOSTIC, body)
     if arguments.json:
         render.emit_json(answer)
         return 0

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vitald.cli import CommandFailed, client
+from vitald.server import endpoints
+from vitald.server.endpoint import Get
 from vitald.text import count_noun
 
 if TYPE_CHECKING:
@@ -39,13 +41,13 @@ def read_answers(arguments: argparse.Namespace) -> Answers:
     missing: list[str] = []
     is_silent = False
 
-    def read_part(name: str, path: str, **query: object) -> Any:
+    def read_part(name: str, endpoint: Get[Any], **values: object) -> Any:
         nonlocal is_silent
         if is_silent:
             missing.append(name)
             return None
         try:
-            answer = client.call_api(arguments, path, None, **query)
+            answer = client.get(arguments, endpoint, **values)
         except CommandFailed as error:
             is_silent = isinstance(error, client.NoAnswer)
             missing.append(f"{name}: {error}")
@@ -56,14 +58,14 @@ def read_answers(arguments: argparse.Namespace) -> Answers:
 
     heads = [incident["findings"][0] for incident in status["incidents"] if incident["findings"]]
     chains = {
-        number: read_part(f"how #{number} came to be", f"/v1/findings/{int(number)}/why")
+        number: read_part(f"how #{number} came to be", endpoints.WHY, id=int(number))
         for number in heads[:MAX_INCIDENTS]
     }
     return Answers(
         status,
         {number: chain for number, chain in chains.items() if chain is not None},
-        read_part("findings that ended", "/v1/findings", state="cleared", limit=_MAX_CLEARED),
-        read_part("changes", "/v1/transitions", newest="true", limit=_MAX_CHANGES),
-        read_part("jobs", "/v1/jobs", limit=MAX_JOBS),
+        read_part("findings that ended", endpoints.FINDINGS, state="cleared", limit=_MAX_CLEARED),
+        read_part("changes", endpoints.TRANSITIONS, newest="true", limit=_MAX_CHANGES),
+        read_part("jobs", endpoints.JOBS, limit=MAX_JOBS),
         tuple(missing),
     )

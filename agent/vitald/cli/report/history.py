@@ -7,13 +7,15 @@ Owns     querying the daemon until it is found not to answer, and no more after 
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote
 
-from vitald.cli import CommandFailed
+from vitald.cli import CommandFailed, client
 from vitald.cli.client import NoAnswer
+from vitald.server import endpoints
+from vitald.server.endpoint import Answer, Get
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -43,59 +45,51 @@ class DaemonHistory:
 
     origin = "the daemon"
 
-    def __init__(self, call_api: Callable[..., Any]) -> None:
-        self._call_api = call_api
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
         self._silent = ""
 
-    def call_api(self, path: str, **query: object) -> Any:
+    def get(self, endpoint: Get[Answer], **values: object) -> Answer:
         if self._silent:
             raise CommandFailed(f"not asked: {self._silent}")
         try:
-            return self._call_api(path, **query)
+            return client.get(self._arguments, endpoint, **values)
         except NoAnswer as error:
             self._silent = str(error)
             raise
         except RecursionError:
-            raise CommandFailed(f"{path}: an answer that nobody can read") from None
+            target = endpoint.make_target(values)
+            raise CommandFailed(f"{target}: an answer that nobody can read") from None
 
     def read_status(self) -> schema.NodeStatus:
-        answer: schema.NodeStatus = self.call_api("/v1/status")
-        return answer
+        return self.get(endpoints.STATUS)
 
     def list_open(self) -> list[schema.ApiFinding]:
-        return _read_list(self.call_api("/v1/findings", limit=MAX_PAGE), "findings")
+        return _read_list(self.get(endpoints.FINDINGS, limit=MAX_PAGE), "findings")
 
     def list_cleared(self) -> list[schema.ApiFinding]:
-        return _read_list(
-            self.call_api("/v1/findings", state="cleared", limit=MAX_PAGE), "findings"
-        )
+        return _read_list(self.get(endpoints.FINDINGS, state="cleared", limit=MAX_PAGE), "findings")
 
     def list_incidents(self) -> list[schema.ApiIncident]:
-        return _read_list(self.call_api("/v1/incidents", limit=MAX_PAGE), "incidents")
+        return _read_list(self.get(endpoints.INCIDENTS, limit=MAX_PAGE), "incidents")
 
     def explain_finding(self, finding: object) -> schema.Why:
-        answer: schema.Why = self.call_api(f"/v1/findings/{finding}/why")
-        return answer
+        return self.get(endpoints.WHY, id=finding)
 
     def list_events(
         self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE
     ) -> list[schema.ApiEvent]:
         begin = str(after) if after is not None else f"{max(0, time.time() - since):.0f}s"
         return _read_list(
-            self.call_api(
-                "/v1/events", since=begin, limit=limit, newest="true" if newest else None
-            ),
+            self.get(endpoints.EVENTS, since=begin, limit=limit, newest="true" if newest else None),
             "events",
         )
 
     def list_runs(self) -> list[schema.DiagnosticRun]:
-        return _read_list(self.call_api("/v1/diagnostics/runs", limit=MAX_PAGE), "runs")
+        return _read_list(self.get(endpoints.DIAGNOSTIC_RUNS, limit=MAX_PAGE), "runs")
 
     def read_run(self, id_: str) -> schema.DiagnosticRunInFull:
-        answer: schema.DiagnosticRunInFull = self.call_api(
-            f"/v1/diagnostics/runs/{quote(id_, safe='')}"
-        )
-        return answer
+        return self.get(endpoints.DIAGNOSTIC_RUN, id=id_)
 
 
 def _read_list(answer: Mapping[str, Any], key: str) -> list[Any]:

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from vitald import __version__
 from vitald import config as configs
-from vitald.cli import CommandFailed, client, finding_text, render, status, why
+from vitald.cli import CommandFailed, finding_text, render, status, why
 from vitald.cli.render import Json
 from vitald.cli.report import machine
 from vitald.cli.report.archive import Archive, ArchiveFull
@@ -33,6 +33,8 @@ from vitald.cli.report.part_writer import PartWriter
 from vitald.cli.report.readme import README
 from vitald.cli.report.redact import Redactor
 from vitald.collectors.pci.inventory import PciInventory
+from vitald.server import endpoints
+from vitald.server.endpoint import Get
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -41,6 +43,13 @@ T = TypeVar("T")
 _MAX_EVENTS_S = 120.0
 _MAX_CHAINS, _MAX_OUTPUTS, _MAX_SUMMARISED = 100, 100, 50
 _CHUNK = 1024 * 1024
+# Only the daemon knows these.
+_INVENTORY: dict[str, Get[object]] = {
+    "inventory/components.json": endpoints.COMPONENTS,
+    "inventory/gpus.json": endpoints.GPUS,
+    "inventory/expected.json": endpoints.EXPECT,
+    "diagnostics/checks.json": endpoints.DIAGNOSTICS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +120,7 @@ class SupportReport(PartWriter):
         the head of the summary.
         """
         place = self._wanted.socket or find_socket(self._config)
-        daemon = DaemonHistory(
-            partial(client.call_api, argparse.Namespace(socket=place, timeout=self._wanted.timeout))
-        )
+        daemon = DaemonHistory(argparse.Namespace(socket=place, timeout=self._wanted.timeout))
         ledger: LedgerHistory | None = None
         self.part = "status.json"
         try:
@@ -227,14 +234,9 @@ class SupportReport(PartWriter):
 
     def _add_inventory(self, history: HistorySource) -> None:
         if isinstance(history, DaemonHistory):
-            for name, path in (
-                ("inventory/components.json", "/v1/components"),
-                ("inventory/gpus.json", "/v1/gpus"),
-                ("inventory/expected.json", "/v1/expect"),
-                ("diagnostics/checks.json", "/v1/diagnostics"),
-            ):
+            for name, endpoint in _INVENTORY.items():
                 with self.guard_part(name):
-                    self.add_json(name, history.call_api(path))
+                    self.add_json(name, history.get(endpoint))
         if isinstance(history, LedgerHistory):
             with self.guard_part("inventory/devices.json"):
                 self.add_json("inventory/devices.json", history.list_devices())

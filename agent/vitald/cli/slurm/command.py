@@ -108,7 +108,7 @@ def run_prolog(settings: Settings, daemon: DaemonClient) -> int:
         return _ALLOWED
     name = str(job["job"])
     try:
-        daemon.call_api("/v1/jobs", {"event": "begin", **job})
+        daemon.report_job("begin", job)
     except (client.NoAnswer, client.DaemonRefused) as error:
         trouble = "vitald did not say that the devices are free"
         report(f"job {name} may begin, but {trouble}: {error}")
@@ -121,8 +121,7 @@ def run_prolog(settings: Settings, daemon: DaemonClient) -> int:
             return _ALLOWED
         if code:
             with suppress(client.NoAnswer, client.DaemonRefused):  # the epilog reports it, too
-                reason = "refused by the prolog"
-                daemon.call_api("/v1/jobs", {"event": "end", **job, "reason": reason})
+                daemon.report_job("end", {**job, "reason": "refused by the prolog"})
     return code
 
 
@@ -133,9 +132,9 @@ def run_epilog(settings: Settings, daemon: DaemonClient) -> int:
         report("no SLURM_JOB_ID: not called by slurmd?")
         return 0
     name = str(job["job"])
-    body = {"event": "end", **job, **_read_exit_state(name)}
+    ended = {**job, **_read_exit_state(name), "diagnose": settings.level_2_after_failure}
     try:
-        answer = daemon.call_api("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
+        answer = daemon.report_job("end", ended)
     except (client.NoAnswer, client.DaemonRefused) as error:
         report(f"the end of job {name} was not noted: {error}")
         return 0

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vitald.cli import client
+from vitald.server import endpoints
+from vitald.server.endpoint import Answer, Body, Get, Post
 from vitald.slurm.report import report
 from vitald.slurm.settings import Settings
 
@@ -41,19 +43,27 @@ class DaemonClient:
     def read_verdict(self, share: float = 1.0) -> schema.NodeStatus:
         """What it thinks of a job about to begin, within a share of the time left.
 
-        Raises NoAnswer, RequestRefused.
+        Raises NoAnswer, DaemonRefused.
         """
         return client.read_status(self._build_arguments(share), work="prolog")
 
-    def call_api(self, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """Its answer to a GET, or with a body to a POST. Raises NoAnswer, RequestRefused."""
-        return client.call_api(self._build_arguments(), path, body)
+    def get(self, endpoint: Get[Answer]) -> Answer:
+        """Raises NoAnswer, DaemonRefused."""
+        return client.get(self._build_arguments(), endpoint)
+
+    def post(self, endpoint: Post[Body, Answer], body: Body) -> Answer:
+        """Raises as `get`."""
+        return client.post(self._build_arguments(), endpoint, body)
+
+    def report_job(self, event: Literal["begin", "end"], job: Mapping[str, Any]) -> schema.JobTold:
+        """Report that a job begins, or has ended. Raises as `get`."""
+        return self.post(endpoints.TELL_JOB, cast("schema.TellJobRequest", {"event": event, **job}))
 
     def report_state(self, state: Literal["drained", "in_service"]) -> None:
         """Report what Slurm has done with the node. Only a metric depends on it."""
         body: schema.SchedulerRequest = {"state": state}
         with suppress(client.NoAnswer, client.DaemonRefused):
-            self.call_api("/v1/scheduler", body)
+            self.post(endpoints.NOTE_SCHEDULER, body)
 
     def _build_arguments(self, share: float = 1.0) -> argparse.Namespace:
         timeout = max(0.01, self.seconds_left * share)
@@ -64,7 +74,7 @@ def run_level_1(settings: Settings, daemon: DaemonClient, job: str) -> bool:
     """Run a diagnostic where the last one is too old and there is time. Whether one has ended."""
     for_scontrol_s = settings.budget_s * FOR_SCONTROL
     try:
-        shown: schema.ApiDiagnostics = daemon.call_api("/v1/diagnostics")
+        shown = daemon.get(endpoints.DIAGNOSTICS)
         active = _find_level_1(shown)
         # What one that has just ended found is in the verdict once it is no longer active.
         if active is None or active["stage"] != "ending":
@@ -73,7 +83,7 @@ def run_level_1(settings: Settings, daemon: DaemonClient, job: str) -> bool:
                 return False
         active = active or _request_level_1(daemon, job)
         while daemon.seconds_left > for_scontrol_s:
-            shown = daemon.call_api("/v1/diagnostics")
+            shown = daemon.get(endpoints.DIAGNOSTICS)
             if all(run["id"] != active["id"] for run in shown["going"]):
                 return True
             time.sleep(_POLL_S)
@@ -110,11 +120,10 @@ def _request_level_1(daemon: DaemonClient, job: str) -> schema.DiagnosticGoing:
         "reason": f"the prolog of job {job}",
     }
     try:
-        asked: schema.OneGoing = daemon.call_api("/v1/diagnostics/run", body)
-        return asked["going"]
+        return daemon.post(endpoints.RUN_DIAGNOSTIC, body)["going"]
     except client.DaemonRefused:
         # The prolog of a concurrent job was quicker.
-        active = _find_level_1(daemon.call_api("/v1/diagnostics"))
+        active = _find_level_1(daemon.get(endpoints.DIAGNOSTICS))
         if active is None:
             raise
         return active

@@ -8,20 +8,17 @@ Refuses  doing anything without a verdict.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vitald.cli import client
 from vitald.cli.slurm.daemon import SCONTROL_S, DaemonClient
 from vitald.cli.slurm.handover import find_obstacle
+from vitald.server import endpoints
 from vitald.slurm import drain, scontrol, slurmd
 from vitald.slurm.owner import Owner, find_owner
 from vitald.slurm.reasons import first_reason, forget_reasons, read_recorded_reasons
 from vitald.slurm.report import report
 from vitald.slurm.settings import Settings
 from vitald.slurm.steps import find_jobs_with_steps
-
-if TYPE_CHECKING:
-    from vitald.server import schema
 
 _PROCFS = Path("/proc")
 _MAX_UNREPORTED = 16  # jobs looked up in Slurm in one health check
@@ -86,7 +83,7 @@ def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
     a step.
     """
     try:
-        jobs: list[schema.ApiJob] = daemon.call_api("/v1/jobs")["running"]
+        jobs = daemon.get(endpoints.JOBS)["running"]
     except (client.NoAnswer, client.DaemonRefused):
         return
     names = [str(job["job"]) for job in jobs]
@@ -97,9 +94,9 @@ def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
         end = scontrol.read_job_end(name, daemon.seconds_left)
         if end is None:
             continue
-        body = {"event": "end", "job": name, **end.exit_state}
+        diagnose = settings.level_2_after_failure
         try:
-            daemon.call_api("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
+            daemon.report_job("end", {"job": name, **end.exit_state, "diagnose": diagnose})
         except (client.NoAnswer, client.DaemonRefused) as error:
             report(f"the end of job {name} was not noted: {error}")
         else:

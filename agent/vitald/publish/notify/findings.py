@@ -16,6 +16,7 @@ from vitald.publish.daemon_request import AnswerUnusable, DaemonAway, request_da
 from vitald.publish.notify.notification import NotifiedFinding
 from vitald.publish.summary import explain_error, read_short, read_time
 from vitald.publish.transitions import FindingChange
+from vitald.server import endpoints
 from vitald.text import limit_bytes
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger("notify")
 
 _MAX_OPEN, _MAX_RAW = 1000, 1000
-_PATH = "/v1/findings"
 
 
 class NoFindings(AnswerUnusable):
@@ -39,15 +39,15 @@ class FindingReader:
 
     async def read_open(self) -> list[NotifiedFinding]:
         """The strongest 1000, as parse_findings. Raises DaemonAway, AnswerUnusable."""
-        query = {"limit": str(_MAX_OPEN)}
-        return parse_findings(await request_daemon(self._socket, _PATH, query))
+        answer = await request_daemon(self._socket, endpoints.FINDINGS, limit=_MAX_OPEN)
+        return parse_findings(answer)
 
     async def read_one(self, number: int) -> NotifiedFinding | None:
         """An open or a past one; None where the daemon cannot tell: a message without details is
         better than none.
         """
         try:
-            answer = await request_daemon(self._socket, f"{_PATH}/{number}/why")
+            answer = await request_daemon(self._socket, endpoints.WHY, id=number)
             return parse_finding(answer.get("finding"))
         except (DaemonAway, AnswerUnusable) as error:
             log.warning("details_not_read", finding=number, error=str(error))

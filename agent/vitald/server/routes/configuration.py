@@ -16,7 +16,8 @@ from aiohttp import web
 from vitald.config_changes import TakesEffect
 from vitald.config_reload import Reload
 from vitald.core.node_state import ConfigurationFile
-from vitald.server.request import PAGE, read_body, require_change_right
+from vitald.server import endpoints
+from vitald.server.request import PAGE, make_route, read_body, require_change_right
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -28,21 +29,22 @@ class ConfigurationRoutes:
     def __init__(self, reload: Callable[[], Awaitable[Reload]]) -> None:
         self._reload = reload
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_post("/v1/reload", self.reload_file)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.RELOAD, self.reload_file),
+        ]
 
-    async def reload_file(self, request: web.Request) -> web.Response:
+    async def reload_file(self, request: web.Request) -> schema.Reloaded:
         require_change_right(request)
         await read_body(request)
         done = await self._reload()
-        answer: schema.Reloaded = {
+        return {
             "file": _format_path(done.path),
             "errors": [*done.errors],
             "applied": [*done.changes.get(TakesEffect.RELOAD, ())],
             "needsRestart": [*done.changes.get(TakesEffect.RESTART, ())],
             "publisherNeedsRestart": [*done.changes.get(TakesEffect.PUBLISHER, ())],
         }
-        return web.json_response(answer)
 
 
 def describe_configuration(found: ConfigurationFile) -> schema.ApiConfiguration:

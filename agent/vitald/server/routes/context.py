@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -69,7 +69,7 @@ class RouteContext:
         await self.pipeline.wait_until_published()
         return stored
 
-    def read_past_query(self, query: dict[str, str]) -> PastQuery:
+    def read_past_query(self, query: Mapping[str, str]) -> PastQuery:
         """A selection of the past, from a request's parameters. Raises RequestRefused."""
         after, since = read_since(query.get("since"))
         code = query.get("code")

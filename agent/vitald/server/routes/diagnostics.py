@@ -33,12 +33,12 @@ from vitald.model.diagnostic import (
     ScheduledRun,
     Test,
 )
-from vitald.server import serialize
+from vitald.server import endpoints, serialize
 from vitald.server.request import (
     RequestRefused,
+    make_route,
     read_body,
     read_limit,
-    read_query,
     read_reason,
     read_value,
     require_change_right,
@@ -101,18 +101,19 @@ class DiagnosticRoutes:
         self._read_runs = runs
         self._read_run = run
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/v1/diagnostics", self.show_diagnostics)
-        app.router.add_get("/v1/diagnostics/runs", self.list_runs)
-        app.router.add_get("/v1/diagnostics/runs/{id}", self.show_run)
-        app.router.add_post("/v1/diagnostics/run", self.request_run)
-        app.router.add_post("/v1/diagnostics/cancel", self.cancel_run)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.DIAGNOSTICS, self.show_diagnostics),
+            make_route(endpoints.DIAGNOSTIC_RUNS, self.list_runs),
+            make_route(endpoints.DIAGNOSTIC_RUN, self.show_run),
+            make_route(endpoints.RUN_DIAGNOSTIC, self.request_run),
+            make_route(endpoints.CANCEL_DIAGNOSTIC, self.cancel_run),
+        ]
 
-    async def show_diagnostics(self, request: web.Request) -> web.Response:
+    async def show_diagnostics(self, _: web.Request) -> schema.ApiDiagnostics:
         """Shows the checks, the active and scheduled runs, and the last run of each check."""
-        read_query(request)
         shown = self._diagnostics
-        answer: schema.ApiDiagnostics = {
+        return {
             "checks": [
                 serialize_check(check, shown.unavailable.get(name, "not looked for yet"))
                 for name, check in shown.checks.items()
@@ -121,28 +122,25 @@ class DiagnosticRoutes:
             "due": [serialize_scheduled(scheduled) for scheduled in shown.scheduled],
             "blocked": shown.blocked,
         }
-        return web.json_response(answer)
 
-    async def list_runs(self, request: web.Request) -> web.Response:
+    async def list_runs(self, request: web.Request) -> schema.DiagnosticRuns:
         """Lists the ended runs, the newest first."""
-        query = read_query(request, "limit", "check")
+        query = request.query
         most, wanted = read_limit(query), query.get("check")
         if wanted is not None:
             self._find_check(wanted)
         listed = await self._read_ledger(lambda: self._read_runs(most + 1, wanted))
-        answer: schema.DiagnosticRuns = {
+        return {
             "runs": [serialize_run(run) for run in listed[:most]],
             "more": len(listed) > most,
             "damaged": serialize.count_damaged(listed),
         }
-        return web.json_response(answer)
 
-    async def show_run(self, request: web.Request) -> web.Response:
-        read_query(request)
+    async def show_run(self, request: web.Request) -> schema.DiagnosticRunInFull:
         id_ = request.match_info["id"]
         found = await self._read_ledger(lambda: self._read_run(id_)) if _ID.fullmatch(id_) else None
         if found is not None:
-            return web.json_response(serialize_full_run(found))
+            return serialize_full_run(found)
         going_on = next((run for run in self._diagnostics.active if run.id == id_), None)
         if going_on is not None:
             raise RequestRefused(
@@ -152,7 +150,7 @@ class DiagnosticRoutes:
             404, f"no run {id_[:80]!r}", "vitald diag list shows those that are remembered"
         )
 
-    async def request_run(self, request: web.Request) -> web.Response:
+    async def request_run(self, request: web.Request) -> schema.OneGoing:
         """Requests a run. Answers once the request is kept."""
         peer = require_change_right(request)
         body = await read_body(request, "check", "level", "gpus", "reason", "busy")
@@ -162,10 +160,9 @@ class DiagnosticRoutes:
             await self._diagnostics.store_requests()
         except Refusal as refusal:
             raise RequestRefused(409, str(refusal), refusal.hint) from None
-        answer: schema.OneGoing = {"going": serialize_active(begun)}
-        return web.json_response(answer, status=202)
+        return {"going": serialize_active(begun)}
 
-    async def cancel_run(self, request: web.Request) -> web.Response:
+    async def cancel_run(self, request: web.Request) -> schema.OneGoing:
         """Stops or dequeues a run. Answers at once; its programs get their grace period."""
         peer = require_change_right(request)
         body = await read_body(request, "id", "reason")
@@ -174,8 +171,7 @@ class DiagnosticRoutes:
         if ended is None:
             error = "no diagnostic runs" if id_ is None else f"no diagnostic {id_} runs or waits"
             raise RequestRefused(409, error, "vitald diag list shows what does")
-        answer: schema.OneGoing = {"going": serialize_active(ended)}
-        return web.json_response(answer)
+        return {"going": serialize_active(ended)}
 
     def _read_request(self, body: Json, by: str) -> RunRequest:
         names = f"one of {', '.join(self._diagnostics.checks)}"

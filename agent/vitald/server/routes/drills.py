@@ -14,11 +14,11 @@ from vitald.checking import read_line
 from vitald.collectors.kernel_log.drills import WINDOW_S, DrillRecord
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.core.node_state import NodeState
-from vitald.server import serialize
+from vitald.server import endpoints, serialize
 from vitald.server.request import (
     RequestRefused,
+    make_route,
     read_body,
-    read_query,
     read_seconds,
     read_value,
     require_change_right,
@@ -40,11 +40,13 @@ class DrillRoutes:
         self._interpreter = interpreter
         self._inject_path = inject_path
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_post("/v1/injections", self.announce_drill)
-        app.router.add_get("/v1/injections/{id}", self.get_drill)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.ANNOUNCE, self.announce_drill),
+            make_route(endpoints.DRILL, self.get_drill),
+        ]
 
-    async def announce_drill(self, request: web.Request) -> web.Response:
+    async def announce_drill(self, request: web.Request) -> schema.AnnouncedDrill:
         peer = require_change_right(request)
         body = await read_body(request, "line", "holdSeconds")
         expected = "one printable line of ASCII, at most 900 characters"
@@ -59,19 +61,17 @@ class DrillRoutes:
             )
         made = self._interpreter.drills.announce_drill(line, time.time(), hold)
         log.warning("drill_announced", id=made.id, line=line, uid=peer.uid, pid=peer.pid)
-        answer: schema.AnnouncedDrill = {
+        return {
             **self._describe_drill(made),
             "writeTo": str(self._inject_path),
             "windowSeconds": WINDOW_S,
         }
-        return web.json_response(answer, status=201)
 
-    async def get_drill(self, request: web.Request) -> web.Response:
-        read_query(request)
+    async def get_drill(self, request: web.Request) -> schema.Drill:
         made = self._interpreter.drills.get_drill(request.match_info["id"])
         if made is None:
             raise RequestRefused(404, "no such drill")
-        return web.json_response(self._describe_drill(made))
+        return self._describe_drill(made)
 
     def _describe_drill(self, made: DrillRecord) -> schema.Drill:
         seen = next(

@@ -13,9 +13,9 @@ from aiohttp import web
 from vitald.core.node_state import StreamEnd, Subscription
 from vitald.ledger import PastQuery, RowList, StoredEvent, read_events
 from vitald.model import Event, Incident, Transition
-from vitald.server import serialize
+from vitald.server import endpoints, serialize
 from vitald.server.connection_limit import ConnectionLimit
-from vitald.server.request import PUBLISHES, RequestRefused, read_query
+from vitald.server.request import PUBLISHES, RequestRefused, make_route
 from vitald.server.routes.context import RouteContext
 
 if TYPE_CHECKING:
@@ -35,12 +35,14 @@ class EventRoutes:
         self._context = context
         self._connection_limit = connection_limit
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/v1/events", self.list_events)
-        app.router.add_get("/v1/watch", self.watch_changes)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.EVENTS, self.list_events),
+            make_route(endpoints.WATCH, self.watch_changes),
+        ]
 
-    async def list_events(self, request: web.Request) -> web.Response:
-        query = read_query(request, "since", "limit", "component", "code", "kind", "newest")
+    async def list_events(self, request: web.Request) -> schema.Events:
+        query = request.query
         wanted = self._context.read_past_query(query)
         try:
             stored = await self._context.read_ledger(
@@ -54,12 +56,11 @@ class EventRoutes:
             await self._context.check_kind(wanted.kind, wanted.code)
         damaged = serialize.count_damaged(stored)
         more = len(stored) + damaged == wanted.limit and not wanted.newest
-        answer: schema.Events = {
+        return {
             "events": [serialize.format_event(row) for row in stored],
             "damaged": damaged,
             "next": stored.last if more else None,
         }
-        return web.json_response(answer)
 
     def _select_recent(self, wanted: PastQuery) -> RowList[StoredEvent]:
         """The most recent events, numbered as they came, when the ledger cannot be read."""
@@ -80,7 +81,6 @@ class EventRoutes:
         """One JSON object a line: the verdict first, then every event, transition and changed
         verdict, and a heartbeat.
         """
-        read_query(request)
         node_state = self._context.node_state
         is_reserved = request["peer"].may_change or request[PUBLISHES]
         reserved = 0 if is_reserved else _WATCHERS_RESERVED

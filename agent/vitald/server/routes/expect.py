@@ -19,10 +19,11 @@ from vitald.collectors.inventory.collector import CountsNotSettled, ExpectedInve
 from vitald.collectors.inventory.readings import KINDS, VERSIONS
 from vitald.collectors.polling import PollingSource
 from vitald.model import Batch
+from vitald.server import endpoints
 from vitald.server.request import (
     RequestRefused,
+    make_route,
     read_body,
-    read_query,
     read_reason,
     require_change_right,
 )
@@ -51,15 +52,16 @@ class ExpectRoutes:
         self._source = source
         self._store = store
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/v1/expect", self.show_expected)
-        app.router.add_post("/v1/expect/confirm", self.confirm_expected)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.EXPECT, self.show_expected),
+            make_route(endpoints.CONFIRM, self.confirm_expected),
+        ]
 
-    async def show_expected(self, request: web.Request) -> web.Response:
-        read_query(request)
-        return web.json_response(make_answer(self._expected))
+    async def show_expected(self, _: web.Request) -> schema.ApiExpected:
+        return make_answer(self._expected)
 
-    async def confirm_expected(self, request: web.Request) -> web.Response:
+    async def confirm_expected(self, request: web.Request) -> schema.Confirmed:
         """Accepts the present counts and versions as the expected ones."""
         peer = require_change_right(request)
         reason = read_reason(await read_body(request, "reason"))
@@ -87,8 +89,7 @@ class ExpectRoutes:
         )
         self._source.poll_now()
         log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=reason)
-        answer: schema.Confirmed = {"confirmed": confirmed, **make_answer(self._expected)}
-        return web.json_response(answer)
+        return {"confirmed": confirmed, **make_answer(self._expected)}
 
 
 def _explain_count(expected: ExpectedInventory, kind: str) -> str:

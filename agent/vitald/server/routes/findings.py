@@ -13,13 +13,13 @@ from vitald.checking import read_flag
 from vitald.judge.verdict import compute_verdict, sort_by_strength
 from vitald.ledger import AuditRecord, FindingHistory, read_finding_history, read_findings
 from vitald.model import NODE, Finding, Verdict
-from vitald.server import serialize
+from vitald.server import endpoints, serialize
 from vitald.server.peer import Peer
 from vitald.server.request import (
     RequestRefused,
+    make_route,
     read_body,
     read_limit,
-    read_query,
     read_reason,
     read_seconds,
     read_value,
@@ -41,16 +41,18 @@ class FindingRoutes:
     def __init__(self, context: RouteContext) -> None:
         self._context = context
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/v1/findings", self.list_findings)
-        app.router.add_post("/v1/findings/{id}/clear", self.clear_finding)
-        app.router.add_post("/v1/findings/{id}/accept", self.accept_finding)
-        app.router.add_post("/v1/findings/{id}/remedy", self.begin_remedy)
-        app.router.add_get("/v1/findings/{id}/why", self.explain_finding)
-        app.router.add_get("/v1/incidents", self.list_incidents)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.FINDINGS, self.list_findings),
+            make_route(endpoints.CLEAR, self.clear_finding),
+            make_route(endpoints.ACCEPT, self.accept_finding),
+            make_route(endpoints.REMEDY, self.begin_remedy),
+            make_route(endpoints.WHY, self.explain_finding),
+            make_route(endpoints.INCIDENTS, self.list_incidents),
+        ]
 
-    async def list_findings(self, request: web.Request) -> web.Response:
-        query = read_query(request, "state", "limit", "component", "code")
+    async def list_findings(self, request: web.Request) -> schema.Findings:
+        query = request.query
         state, component, code, most = (
             query.get("state", "open"),
             query.get("component"),
@@ -75,18 +77,17 @@ class FindingRoutes:
             raise RequestRefused(400, f"state: must be one of open, cleared, not {state[:80]!r}")
         if not found:
             await self._context.check_kind(None, code)
-        answer: schema.Findings = {
+        return {
             "findings": [self._context.format_finding(finding) for finding in found[:most]],
             "more": len(found) > most,
             "damaged": serialize.count_damaged(found),
         }
-        return web.json_response(answer)
 
-    async def list_incidents(self, request: web.Request) -> web.Response:
+    async def list_incidents(self, request: web.Request) -> schema.Incidents:
         """The open ones, the strongest first, and then those that ended or began without a finding
         a moment ago.
         """
-        most = read_limit(read_query(request, "limit"))
+        most = read_limit(request.query)
         opened = self._context.list_open_incidents()
         closed = sorted(
             (
@@ -97,17 +98,15 @@ class FindingRoutes:
             key=lambda incident: -incident.last,
         )
         listed = [*opened, *((incident, []) for incident in closed)]
-        answer: schema.Incidents = {
+        return {
             "incidents": [
                 self._context.format_incident(incident, own) for incident, own in listed[:most]
             ],
             "more": len(listed) > most,
         }
-        return web.json_response(answer)
 
-    async def explain_finding(self, request: web.Request) -> web.Response:
+    async def explain_finding(self, request: web.Request) -> schema.Why:
         """How a finding came about, from the log lines to the flags."""
-        read_query(request)
         number = _read_id(request)
         current = self._find_open(number)
         past = await self._read_past(number, current)
@@ -118,14 +117,13 @@ class FindingRoutes:
         if incident is not None:
             own = [finding for finding in node_state.findings if finding.incident == incident.id]
             formatted = self._context.format_incident(incident, own)
-        answer = serialize.format_history(
+        return serialize.format_history(
             replace(past, finding=current),
             formatted,
             self._context.catalog,
             serialize.format_flags(self._judge_alone(current)),
             node_state.devices.find_names_of(current),
         )
-        return web.json_response(answer)
 
     def _find_open(self, number: int) -> Finding | None:
         node_state = self._context.node_state
@@ -166,7 +164,7 @@ class FindingRoutes:
         counted = [finding] if finding.is_open and not finding.on_trial else []
         return compute_verdict(counted, [], 0.0, device_reset=self._context.node_state.device_reset)
 
-    async def clear_finding(self, request: web.Request) -> web.Response:
+    async def clear_finding(self, request: web.Request) -> schema.OneFinding:
         peer = require_change_right(request)
         number, body = _read_id(request), await read_body(request, "reason", "replaced")
         replaced = read_value(body, "replaced", read_flag, False)
@@ -183,7 +181,7 @@ class FindingRoutes:
         )
         return self._answer_action(closed, audit)
 
-    async def accept_finding(self, request: web.Request) -> web.Response:
+    async def accept_finding(self, request: web.Request) -> schema.OneFinding:
         """A person lives with a finding for a time: it stays open, and changes neither fitness nor
         flags meanwhile.
         """
@@ -196,7 +194,7 @@ class FindingRoutes:
             audit,
         )
 
-    async def begin_remedy(self, request: web.Request) -> web.Response:
+    async def begin_remedy(self, request: web.Request) -> schema.OneFinding:
         """An operator begins the required action of a finding. It stays open until evidence
         shows that the remedy worked.
         """
@@ -207,13 +205,12 @@ class FindingRoutes:
             await self._context.pipeline.actions.begin_remedy(number, peer.name, audit), audit
         )
 
-    def _answer_action(self, found: Finding | None, audit: AuditRecord) -> web.Response:
+    def _answer_action(self, found: Finding | None, audit: AuditRecord) -> schema.OneFinding:
         if found is None:
             raise RequestRefused(
                 404, f"no open finding {audit.target}", "vitald findings shows the open ones"
             )
-        answer: schema.OneFinding = {"finding": self._context.format_finding(found)}
-        return web.json_response(answer)
+        return {"finding": self._context.format_finding(found)}
 
 
 def _read_id(request: web.Request) -> int:

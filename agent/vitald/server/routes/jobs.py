@@ -28,12 +28,12 @@ from vitald.core.node_state import NodeState
 from vitald.ledger import PastQuery, read_events
 from vitald.model import NODE, Action, Batch, Event, Finding, Value
 from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
-from vitald.server import serialize
+from vitald.server import endpoints, serialize
 from vitald.server.request import (
     RequestRefused,
+    make_route,
     read_body,
     read_limit,
-    read_query,
     read_value,
     require_change_right,
 )
@@ -82,22 +82,23 @@ class JobRoutes:
         # By job: the task that stores its begin.
         self._beginning: dict[str, asyncio.Task[None]] = {}
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/v1/jobs", self.list_jobs)
-        app.router.add_post("/v1/jobs", self.record_event)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.JOBS, self.list_jobs),
+            make_route(endpoints.TELL_JOB, self.record_event),
+        ]
 
-    async def list_jobs(self, request: web.Request) -> web.Response:
+    async def list_jobs(self, request: web.Request) -> schema.ApiJobs:
         """Lists the running and the ended jobs, the latest first."""
-        most, jobs = read_limit(read_query(request, "limit")), self._node_state.jobs
+        most, jobs = read_limit(request.query), self._node_state.jobs
         running, recent = [*jobs.running.values()][::-1], [*jobs.recent][::-1]
-        answer: schema.ApiJobs = {
+        return {
             "running": [serialize.format_job(job) for job in running[:most]],
             "recent": [serialize.format_job(job) for job in recent[:most]],
             "more": max(len(running), len(recent)) > most,
         }
-        return web.json_response(answer)
 
-    async def record_event(self, request: web.Request) -> web.Response:
+    async def record_event(self, request: web.Request) -> schema.JobTold:
         """Records that a job begins or has ended, as its scheduler reports."""
         peer = require_change_right(request)
         body = await read_body(
@@ -122,7 +123,7 @@ class JobRoutes:
             uid=peer.uid,
             pid=peer.pid,
         )
-        return web.json_response(answer)
+        return answer
 
     async def _begin_job(self, job: Job) -> None:
         """Answers once it is known, and no diagnostic of ours holds the devices any more (or cannot

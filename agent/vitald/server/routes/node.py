@@ -18,9 +18,9 @@ from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.core.node_state import LedgerHealth
 from vitald.judge.verdict import WorkPhase, sort_by_strength
-from vitald.server import serialize
+from vitald.server import endpoints, serialize
 from vitald.server.recovery_requester import RecoveryRequester
-from vitald.server.request import PAGE, RequestRefused, read_query
+from vitald.server.request import PAGE, RequestRefused, make_route
 from vitald.server.routes import components, gpus
 from vitald.server.routes.configuration import describe_configuration
 from vitald.server.routes.context import RouteContext
@@ -46,24 +46,24 @@ class NodeRoutes:
         self._diagnostics = diagnostics
         self._recovery = recovery
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/healthz", self.get_health)
-        app.router.add_get("/v1/status", self.get_status)
-        app.router.add_get("/v1/components", self.get_components)
-        app.router.add_get("/v1/gpus", self.get_gpus)
-        app.router.add_get("/v1/rules/{kind}/{code}", self.get_rule)
-        app.router.add_get("/v1/openapi.json", self.get_openapi)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.HEALTHZ, self.get_health),
+            make_route(endpoints.STATUS, self.get_status),
+            make_route(endpoints.COMPONENTS, self.get_components),
+            make_route(endpoints.GPUS, self.get_gpus),
+            make_route(endpoints.RULE, self.get_rule),
+            make_route(endpoints.OPENAPI, self.get_openapi),
+        ]
 
-    async def get_health(self, request: web.Request) -> web.Response:
+    async def get_health(self, _: web.Request) -> schema.Health:
         """Whether the daemon itself works; the node's health is /v1/status."""
-        read_query(request)
         if self._context.pipeline.is_wedged():
             raise RequestRefused(503, "the judge is stuck", "see the daemon's log")
-        answer: schema.Health = {"ok": True, "version": __version__}
-        return web.json_response(answer)
+        return {"ok": True, "version": __version__}
 
-    async def get_status(self, request: web.Request) -> web.Response:
-        wanted = read_query(request, "for").get("for", WorkPhase.RUNNING.value)
+    async def get_status(self, request: web.Request) -> schema.NodeStatus:
+        wanted = request.query.get("for", WorkPhase.RUNNING.value)
         if wanted not in [work.value for work in WorkPhase]:
             raise RequestRefused(
                 400,
@@ -71,7 +71,7 @@ class NodeRoutes:
                 f" not {wanted[:80]!r}",
             )
         await self._context.wait_until_answerable()
-        return web.json_response(self._describe_node(WorkPhase(wanted)))
+        return self._describe_node(WorkPhase(wanted))
 
     def _describe_node(self, work: WorkPhase) -> schema.NodeStatus:
         now = time.time()
@@ -135,8 +135,8 @@ class NodeRoutes:
             node_state.score_suspects(now), self._context.catalog, names
         )[:PAGE]
 
-    async def get_components(self, request: web.Request) -> web.Response:
-        query = read_query(request, "component")
+    async def get_components(self, request: web.Request) -> schema.Components:
+        query = request.query
         answer = components.describe_components(self._context.node_state, self._context.inventory)
         if "component" in query:
             name = self._context.find_component(query["component"])
@@ -145,30 +145,21 @@ class NodeRoutes:
                 raise RequestRefused(
                     404, f"no component {name[:80]!r} on this node", "vitald components shows them"
                 )
-        return web.json_response(answer)
+        return answer
 
-    async def get_gpus(self, request: web.Request) -> web.Response:
-        read_query(request)
+    async def get_gpus(self, _: web.Request) -> schema.Gpus:
         node_state, source = self._context.node_state, self._context.node_state.sources.get(NVML)
         listed = gpus.list_gpus(node_state, self._context.inventory)
-        answer: schema.Gpus = {
+        return {
             "gpus": listed,
             "source": serialize.format_source(source) if source is not None else None,
         }
-        return web.json_response(answer)
 
-    async def get_rule(self, request: web.Request) -> web.Response:
-        read_query(request)
-        return web.json_response(
-            serialize.format_rule(
-                self._context.catalog.find_rule(
-                    f"{request.match_info['kind']}/{request.match_info['code']}"
-                )
-            )
-        )
+    async def get_rule(self, request: web.Request) -> schema.ApiRule:
+        kind, code = request.match_info["kind"], request.match_info["code"]
+        return serialize.format_rule(self._context.catalog.find_rule(f"{kind}/{code}"))
 
-    async def get_openapi(self, request: web.Request) -> web.Response:
-        read_query(request)
+    async def get_openapi(self, _: web.Request) -> web.Response:
         return web.Response(
             text=resources.files("vitald.server").joinpath("openapi.json").read_text("utf-8"),
             content_type="application/json",

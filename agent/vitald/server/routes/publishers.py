@@ -26,8 +26,8 @@ from vitald.checking import (
 )
 from vitald.core.node_state import NodeState
 from vitald.core.publishers import MAX_REFUSED, MAX_SINKS, PublisherReport, SinkReport
-from vitald.server import serialize
-from vitald.server.request import RequestRefused, read_body, require_publisher_right
+from vitald.server import endpoints, serialize
+from vitald.server.request import RequestRefused, make_route, read_body, require_publisher_right
 from vitald.timestamps import parse_rfc3339
 
 if TYPE_CHECKING:
@@ -50,10 +50,12 @@ class PublisherRoutes:
     def __init__(self, node_state: NodeState) -> None:
         self._node_state = node_state
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_post("/v1/publishers", self.store_report)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.REPORT_SINKS, self.store_report),
+        ]
 
-    async def store_report(self, request: web.Request) -> web.Response:
+    async def store_report(self, request: web.Request) -> schema.SinksReported:
         """Replace the last report by this one."""
         require_publisher_right(request)
         body = await read_body(request, "sinks")
@@ -63,8 +65,7 @@ class PublisherRoutes:
             raise RequestRefused(400, str(error), "see /v1/openapi.json") from None
         self._node_state.publishers.store_report(sinks)
         self._node_state.incident_steps.note_publication(sinks)
-        answer: schema.SinksReported = {"ok": True}
-        return web.json_response(answer)
+        return {"ok": True}
 
 
 def describe_report(report: PublisherReport, *, silent: bool) -> schema.ApiPublishers:

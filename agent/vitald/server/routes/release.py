@@ -23,9 +23,10 @@ from vitald.collectors.nvml.release import Releases
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.device_directory import DeviceDirectory
 from vitald.model import ComponentKind
-from vitald.server import serialize
+from vitald.server import endpoints, serialize
 from vitald.server.request import (
     RequestRefused,
+    make_route,
     read_body,
     read_reason,
     read_seconds,
@@ -65,11 +66,13 @@ class ReleaseRoutes:
         self._prepare_release = prepare_release
         self._stored = stored
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_post("/v1/release", self.release_devices)
-        app.router.add_post("/v1/release/end", self.end_release)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.RELEASE, self.release_devices),
+            make_route(endpoints.END_RELEASE, self.end_release),
+        ]
 
-    async def release_devices(self, request: web.Request) -> web.Response:
+    async def release_devices(self, request: web.Request) -> schema.Released:
         """Release the GPUs for a while. Answers once vitald does not hold them any more, and the
         status shows that.
         """
@@ -99,7 +102,7 @@ class ReleaseRoutes:
             pid=peer.pid,
             reason=reason,
         )
-        answer: schema.Released = {
+        return {
             "gpus": [f"gpu/{gpu}" for gpu in wanted],
             "seconds": seconds,
             "until": serialize.format_moment(time.time() + seconds),
@@ -108,17 +111,15 @@ class ReleaseRoutes:
             "stuck": list(report.stuck),
             "free": not (report.device_users or report.stuck),
         }
-        return web.json_response(answer)
 
-    async def end_release(self, request: web.Request) -> web.Response:
+    async def end_release(self, request: web.Request) -> schema.ReleaseEnded:
         """Ends the releases now, or only those with the reason in the body."""
         peer = require_release_right(request)
         body = await read_body(request, "reason")
         reason = read_reason(body) if "reason" in body else ""
         ended = self._get_releases().end_releases(f"{peer.name}, pid {peer.pid}", reason)
         log.info("release_ended", level="notice", uid=peer.uid, pid=peer.pid, ended=ended)
-        answer: schema.ReleaseEnded = {"ended": ended}
-        return web.json_response(answer)
+        return {"ended": ended}
 
     def _gpus_of(self, body: serialize.Json) -> list[str]:
         """The PCI addresses of the requested GPUs; empty for all of them."""

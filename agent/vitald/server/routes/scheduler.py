@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from vitald.core.node_state import NodeState
-from vitald.server.request import RequestRefused, read_body, require_change_right
+from vitald.server import endpoints
+from vitald.server.request import RequestRefused, make_route, read_body, require_change_right
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -26,10 +27,12 @@ class SchedulerRoutes:
     def __init__(self, node_state: NodeState) -> None:
         self._node_state = node_state
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_post("/v1/scheduler", self.note_state)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.NOTE_SCHEDULER, self.note_state),
+        ]
 
-    async def note_state(self, request: web.Request) -> web.Response:
+    async def note_state(self, request: web.Request) -> schema.SchedulerNoted:
         """Notes when the node was drained, and when it was in service again."""
         require_change_right(request)
         state = (await read_body(request, "state")).get("state")
@@ -42,5 +45,4 @@ class SchedulerRoutes:
             raise RequestRefused(
                 400, f"state: must be one of drained, in_service, not {str(state)[:80]!r}"
             )
-        answer: schema.SchedulerNoted = {"ok": True}
-        return web.json_response(answer)
+        return {"ok": True}

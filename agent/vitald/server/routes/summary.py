@@ -12,8 +12,8 @@ from vitald.judge.repairs import find_due_repair, find_due_repairs
 from vitald.judge.verdict import compute_verdict, group_by_incident, sort_by_strength
 from vitald.model import ComponentKind, Finding, Repair, Status, Verdict
 from vitald.reasons import FixedReason, find_reason
-from vitald.server import serialize
-from vitald.server.request import PAGE, RequestRefused, read_flag_parameter, read_query
+from vitald.server import endpoints, serialize
+from vitald.server.request import PAGE, RequestRefused, make_route, read_flag_parameter
 from vitald.server.routes.context import RouteContext
 
 if TYPE_CHECKING:
@@ -32,18 +32,20 @@ class SummaryRoutes:
         self._context = context
         self._started_at = time.monotonic()
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/v1/summary", self.get_summary)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.SUMMARY, self.get_summary),
+        ]
 
-    async def get_summary(self, request: web.Request) -> web.Response:
-        drills = read_flag_parameter(read_query(request, "drills"), "drills")
+    async def get_summary(self, request: web.Request) -> schema.NodeSummary:
+        drills = read_flag_parameter(request.query, "drills")
         await self._context.wait_until_answerable()
         age_s = time.monotonic() - self._started_at
         if age_s < _START_S and not self._context.node_state.first_scan.is_set():
             raise RequestRefused(
                 503, "the sources are being read for the first time", "try again in a second"
             )
-        return web.json_response(self._summarize_node(drills=drills))
+        return self._summarize_node(drills=drills)
 
     def _summarize_node(self, *, drills: bool) -> schema.NodeSummary:
         node_state = self._context.node_state

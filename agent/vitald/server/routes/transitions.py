@@ -9,8 +9,8 @@ from aiohttp import web
 from vitald.ledger import FindingChange, read_changes
 from vitald.model import Action, FindingState
 from vitald.reasons import find_reason
-from vitald.server import serialize
-from vitald.server.request import read_query
+from vitald.server import endpoints, serialize
+from vitald.server.request import make_route
 from vitald.server.routes.context import RouteContext
 
 if TYPE_CHECKING:
@@ -23,11 +23,13 @@ class TransitionRoutes:
     def __init__(self, context: RouteContext) -> None:
         self._context = context
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/v1/transitions", self.list_transitions)
+    def list_routes(self) -> list[web.RouteDef]:
+        return [
+            make_route(endpoints.TRANSITIONS, self.list_transitions),
+        ]
 
-    async def list_transitions(self, request: web.Request) -> web.Response:
-        query = read_query(request, "since", "limit", "component", "code", "kind", "newest")
+    async def list_transitions(self, request: web.Request) -> schema.Transitions:
+        query = request.query
         wanted = self._context.read_past_query(query)
         path = self._context.pipeline.ledger.path
         page = await self._context.read_ledger(lambda: read_changes(path, wanted))
@@ -36,13 +38,12 @@ class TransitionRoutes:
             await self._context.check_kind(wanted.kind, wanted.code)
         damaged = serialize.count_damaged(changes)
         more = len(changes) + damaged == wanted.limit and not wanted.newest
-        answer: schema.Transitions = {
+        return {
             "transitions": [self._format_change(change) for change in changes],
             "damaged": damaged,
             "next": changes.last if more else None,
             "newestId": page.newest,
         }
-        return web.json_response(answer)
 
     def _format_change(self, change: FindingChange) -> schema.ApiTransition:
         finding, transition, catalog = change.finding, change.transition, self._context.catalog

@@ -1,6 +1,7 @@
 """
-The contract of the API: requests and answers as types. `openapi.json` is generated from them
-(`python -m tests.openapi`), and the daemon and the command line are type-checked against them.
+The contract of the API: requests and answers as types. With the endpoints, `openapi.json` is
+generated from them (`python -m tests.openapi`), and the daemon and the command line are
+type-checked against them.
 
 A type whose name begins with an underscore is written out where it is used; any other is a schema
 of its own. The string below a key is its description. Only type checkers and that tool import this
@@ -9,239 +10,18 @@ package: building the types would slow down the start of `vitald check`.
 
 from __future__ import annotations
 
-from vitald.server.schema.answers import ApiSource, ApiVerdict, Error, Flags
-from vitald.server.schema.catalogue import ApiCase, ApiRule
-from vitald.server.schema.components import (
-    ApiComponent,
-    ApiCoverage,
-    ApiGap,
-    Components,
-    PciAttributes,
-    Sight,
-    WatchedComponent,
-)
-from vitald.server.schema.configuration import ApiConfiguration, Reloaded, ReloadRequest
-from vitald.server.schema.devices import ApiDevice
-from vitald.server.schema.diagnostics import (
-    ApiDiagnostics,
-    CancelDiagnosticRequest,
-    DiagnosticAsk,
-    DiagnosticCheck,
-    DiagnosticDue,
-    DiagnosticFault,
-    DiagnosticGoing,
-    DiagnosticMeasure,
-    DiagnosticOutline,
-    DiagnosticRun,
-    DiagnosticRunInFull,
-    DiagnosticRuns,
-    DiagnosticTest,
-    OneGoing,
-    RunDiagnosticRequest,
-)
-from vitald.server.schema.events import (
-    AnnouncedDrill,
-    AnnounceRequest,
-    ApiTransition,
-    ChangeKind,
-    Drill,
-    Events,
-    Transitions,
-    WatchEvent,
-    WatchFinding,
-    WatchHeartbeat,
-    WatchIncident,
-    WatchLagged,
-    WatchLine,
-    WatchStopping,
-    WatchVerdict,
-)
-from vitald.server.schema.expected import (
-    ApiExpected,
-    Confirmed,
-    ConfirmRequest,
-    ExpectedCount,
-    ExpectedVersion,
-)
-from vitald.server.schema.findings import (
-    AcceptRequest,
-    ApiAcceptance,
-    ApiEvent,
-    ApiFinding,
-    ApiIncident,
-    ApiMember,
-    ApiPastTransition,
-    ClearRequest,
-    Findings,
-    Incidents,
-    Layer,
-    OneFinding,
-    RemedyRequest,
-    Suspect,
-    SuspectPart,
-    Why,
-)
-from vitald.server.schema.gpus import (
-    EndReleaseRequest,
-    Gpu,
-    GpuIdentity,
-    Gpus,
-    Holder,
-    Released,
-    ReleaseEnded,
-    ReleaseRequest,
-)
-from vitald.server.schema.jobs import (
-    ApiJob,
-    ApiJobs,
-    AskedDiagnostic,
-    JobTold,
-    SchedulerNoted,
-    SchedulerRequest,
-    TellJobRequest,
-)
-from vitald.server.schema.node import (
-    ApiLedger,
-    ApiRecovery,
-    Health,
-    KernelLog,
-    NodeStatus,
-    RecoveryDecision,
-    RecoveryRequest,
-)
-from vitald.server.schema.publishers import (
-    ApiPublishers,
-    ReportSinksRequest,
-    SinkReport,
-    SinksReported,
-)
-from vitald.server.schema.summary import NodeSummary, SummarizedFinding
-from vitald.server.schema.values import (
-    Action,
-    Code,
-    ComponentKind,
-    ComponentName,
-    DeviceKind,
-    FaultClass,
-    Fields,
-    Keywords,
-    Moment,
-    Outcome,
-    Reading,
-    Remedy,
-    Status,
-    When,
-)
-
-__all__ = [
-    "AcceptRequest",
-    "Action",
-    "AnnounceRequest",
-    "AnnouncedDrill",
-    "ApiAcceptance",
-    "ApiCase",
-    "ApiComponent",
-    "ApiConfiguration",
-    "ApiCoverage",
-    "ApiDevice",
-    "ApiDiagnostics",
-    "ApiEvent",
-    "ApiExpected",
-    "ApiFinding",
-    "ApiGap",
-    "ApiIncident",
-    "ApiJob",
-    "ApiJobs",
-    "ApiLedger",
-    "ApiMember",
-    "ApiPastTransition",
-    "ApiPublishers",
-    "ApiRecovery",
-    "ApiRule",
-    "ApiSource",
-    "ApiTransition",
-    "ApiVerdict",
-    "AskedDiagnostic",
-    "CancelDiagnosticRequest",
-    "ChangeKind",
-    "ClearRequest",
-    "Code",
-    "ComponentKind",
-    "ComponentName",
-    "Components",
-    "ConfirmRequest",
-    "Confirmed",
-    "DeviceKind",
-    "DiagnosticAsk",
-    "DiagnosticCheck",
-    "DiagnosticDue",
-    "DiagnosticFault",
-    "DiagnosticGoing",
-    "DiagnosticMeasure",
-    "DiagnosticOutline",
-    "DiagnosticRun",
-    "DiagnosticRunInFull",
-    "DiagnosticRuns",
-    "DiagnosticTest",
-    "Drill",
-    "EndReleaseRequest",
-    "Error",
-    "Events",
-    "ExpectedCount",
-    "ExpectedVersion",
-    "FaultClass",
-    "Fields",
-    "Findings",
-    "Flags",
-    "Gpu",
-    "GpuIdentity",
-    "Gpus",
-    "Health",
-    "Holder",
-    "Incidents",
-    "JobTold",
-    "KernelLog",
-    "Keywords",
-    "Layer",
-    "Moment",
-    "NodeStatus",
-    "NodeSummary",
-    "OneFinding",
-    "OneGoing",
-    "Outcome",
-    "PciAttributes",
-    "Reading",
-    "RecoveryDecision",
-    "RecoveryRequest",
-    "ReleaseEnded",
-    "ReleaseRequest",
-    "Released",
-    "ReloadRequest",
-    "Reloaded",
-    "Remedy",
-    "RemedyRequest",
-    "ReportSinksRequest",
-    "RunDiagnosticRequest",
-    "SchedulerNoted",
-    "SchedulerRequest",
-    "Sight",
-    "SinkReport",
-    "SinksReported",
-    "Status",
-    "SummarizedFinding",
-    "Suspect",
-    "SuspectPart",
-    "TellJobRequest",
-    "Transitions",
-    "WatchEvent",
-    "WatchFinding",
-    "WatchHeartbeat",
-    "WatchIncident",
-    "WatchLagged",
-    "WatchLine",
-    "WatchStopping",
-    "WatchVerdict",
-    "WatchedComponent",
-    "When",
-    "Why",
-]
+from vitald.server.schema.answers import *
+from vitald.server.schema.catalogue import *
+from vitald.server.schema.components import *
+from vitald.server.schema.configuration import *
+from vitald.server.schema.devices import *
+from vitald.server.schema.diagnostics import *
+from vitald.server.schema.events import *
+from vitald.server.schema.expected import *
+from vitald.server.schema.findings import *
+from vitald.server.schema.gpus import *
+from vitald.server.schema.jobs import *
+from vitald.server.schema.node import *
+from vitald.server.schema.publishers import *
+from vitald.server.schema.summary import *
+from vitald.server.schema.values import *

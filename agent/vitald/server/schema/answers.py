@@ -20,7 +20,7 @@ class Error(_OptionalError):
     """One line for a person."""
 
 
-class _Document(TypedDict):
+class Document(TypedDict):
     openapi: str
     info: Mapping[str, object]
     paths: Mapping[str, object]
