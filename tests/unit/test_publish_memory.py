@@ -16,7 +16,9 @@ UNNEEDED = (
     "vitald.core",
     "vitald.judge",
     "vitald.ledger",
-    "vitald.server",
+    "vitald.server.app",
+    "vitald.server.routes",
+    "vitald.server.schema",
 )
 
 

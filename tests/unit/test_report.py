@@ -4,6 +4,7 @@ that cannot be got.
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from tests.conftest import require
 from tests.waiting import WAIT_S
 from vitald import tomlfile
-from vitald.cli import CommandFailed
+from vitald.cli import CommandFailed, client
 from vitald.cli.client import NoAnswer
 from vitald.cli.report import archive, machine, redact
 from vitald.cli.report.archive import Archive, ArchiveFull, CannotWrite, create_file
@@ -31,6 +32,8 @@ from vitald.cli.report.history import MAX_PAGE, DaemonHistory
 from vitald.cli.report.parts import ReportOptions, SupportReport
 from vitald.cli.report.redact import REDACTED, Redactor, redact_configuration
 from vitald.config import example as example_config
+from vitald.server import endpoints
+from vitald.server.endpoint import Endpoint
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
 
@@ -368,26 +371,28 @@ def test_what_was_fetched_is_kept_when_the_rest_fails() -> None:
         paged(Past(5000, fails_at=1))
 
 
-def test_a_daemon_that_does_not_answer_is_asked_once() -> None:
-    asked: list[str] = []
+def test_a_daemon_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[Endpoint[object]] = []
 
-    def ask(path: str, **_: object) -> Json:
-        asked.append(path)
+    def get(_: object, endpoint: Endpoint[object], **_values: object) -> Json:
+        requested.append(endpoint)
         raise NoAnswer("no answer in time")
 
-    daemon = DaemonHistory(ask)
+    monkeypatch.setattr(client, "get", get)
+    daemon = DaemonHistory(argparse.Namespace())
     for question in (daemon.read_status, daemon.list_open, daemon.list_runs):
         with pytest.raises(CommandFailed, match="no answer in time"):
             question()
-    assert asked == ["/v1/status"]
+    assert requested == [endpoints.STATUS]
 
 
-def test_an_answer_without_end_is_no_end() -> None:
-    def ask(path: str, **_: object) -> Json:
+def test_an_answer_without_end_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(*_: object, **_values: object) -> Json:
         raise RecursionError
 
+    monkeypatch.setattr(client, "get", get)
     with pytest.raises(CommandFailed, match="/v1/status: an answer that nobody can read"):
-        DaemonHistory(ask).read_status()
+        DaemonHistory(argparse.Namespace()).read_status()
 
 
 # --- the machine
