@@ -39,8 +39,7 @@ def conforms(name: str, value: object) -> None:
     conforms_to({"$ref": f"#/components/schemas/{name}"}, value)
 
 
-def conforms_to(schema: dict[str, object], value: object) -> None:
+def conforms_to(schema: object, value: object) -> None:
     """As `conforms`, of a schema that refers to those of the document."""
-    jsonschema_rs.Draft202012Validator({**schema, "components": {"schemas": SCHEMAS}}).validate(
-        value
-    )
+    whole = {"allOf": [schema], "components": {"schemas": SCHEMAS}}
+    jsonschema_rs.Draft202012Validator(whole).validate(value)

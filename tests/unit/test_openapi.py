@@ -11,10 +11,10 @@ import pytest
 
 from tests import openapi
 from tests.examples import EXAMPLES, name_endpoint
-from tests.system.document import DOCUMENT, conforms_to
+from tests.system.document import DOCUMENT, closed, conforms_to
 from tests.unit.builders import ROOT
 from vitald.server import endpoints
-from vitald.server.endpoint import Endpoint, Stream
+from vitald.server.endpoint import Endpoint
 from vitald.server.schema import Keywords
 
 
@@ -84,19 +84,41 @@ def test_every_endpoint_has_an_example_and_every_example_an_endpoint() -> None:
     assert {*EXAMPLES} == known - {name_endpoint(endpoints.OPENAPI)}
 
 
-@pytest.mark.parametrize("operation", openapi.list_operations(), ids=lambda one: one.id)
-def test_the_examples_are_as_their_types_say(operation: openapi.Operation) -> None:
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_as_its_types_say(name: str) -> None:
     """Without a key that the type lacks: an example that is older than its type is recorded anew."""
-    content = DOCUMENT["paths"][operation.endpoint.path][operation.endpoint.method.lower()]
-    example = EXAMPLES.get(name_endpoint(operation.endpoint), {})
-    if "request" in example:
-        conforms_to(
-            content["requestBody"]["content"]["application/json"]["schema"], example["request"]
-        )
-    (answer,) = content["responses"][str(operation.endpoint.status)]["content"].values()
-    values = example.get("answer", [])
-    for value in values if isinstance(operation.endpoint, Stream) else [values][: len(example)]:
-        conforms_to(answer["schema"], value)
+    method, path = name.split()
+    operation, example = DOCUMENT["paths"][path][method.lower()], EXAMPLES[name]
+    if method == "POST":
+        body = operation["requestBody"]["content"]["application/json"]
+        conforms_to(closed(body["schema"]), example["request"])
+    success = next(said for code, said in operation["responses"].items() if code < "300")
+    ((media, content),) = success["content"].items()
+    is_stream = media == "application/x-ndjson"
+    for value in example["answer"] if is_stream else [example["answer"]]:
+        conforms_to(closed(content["schema"]), value)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "values", "target"),
+    [
+        (endpoints.FINDINGS, {}, "/v1/findings"),
+        (endpoints.FINDINGS, {"code": None, "limit": 0}, "/v1/findings?limit=0"),
+        (endpoints.FINDINGS, {"code": "a&b=c #"}, "/v1/findings?code=a%26b%3Dc+%23"),
+        (endpoints.WHY, {"id": 7}, "/v1/findings/7/why"),
+        (endpoints.WHY, {"id": "../x?y"}, "/v1/findings/..%2Fx%3Fy/why"),
+        (endpoints.RULE, {"kind": "xid", "code": "7/9"}, "/v1/rules/xid/7%2F9"),
+    ],
+)
+def test_the_target_of_a_request(
+    endpoint: Endpoint[object], values: dict[str, object], target: str
+) -> None:
+    assert endpoint.make_target(values) == target
+
+
+def test_a_target_without_its_part_of_the_path() -> None:
+    with pytest.raises(KeyError, match="id"):
+        endpoints.WHY.make_target({"limit": 1})
 
 
 def test_each_endpoint_is_served_once() -> None:
