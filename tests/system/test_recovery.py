@@ -786,7 +786,7 @@ def test_findings_that_do_not_fit_into_an_answer_are_not_known(
     node.wait(lambda status: status["openFindings"] == 2)
     config = read_config(node.config)
     for most, trouble in ((2, ""), (1, "more than 1 findings are open, and not all are known")):
-        monkeypatch.setattr("vitald.cli.recover._MAX_ANSWER_ITEMS", most)
+        monkeypatch.setattr("vitald.cli.recover.MAX_PAGE", most)
         report = query_daemon(config)
         assert (report.state is None, report.trouble) == (bool(trouble), trouble)
 

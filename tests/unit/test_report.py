@@ -28,12 +28,12 @@ from vitald.cli.client import NoAnswer
 from vitald.cli.report import archive, machine, redact
 from vitald.cli.report.archive import Archive, ArchiveFull, CannotWrite, create_file
 from vitald.cli.report.event_pages import EventPages
-from vitald.cli.report.history import MAX_PAGE, DaemonHistory
+from vitald.cli.report.history import DaemonHistory
 from vitald.cli.report.parts import ReportOptions, SupportReport
 from vitald.cli.report.redact import REDACTED, Redactor, redact_configuration
 from vitald.config import example as example_config
 from vitald.server import endpoints
-from vitald.server.endpoint import Endpoint
+from vitald.server.endpoint import MAX_PAGE, Endpoint
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
 

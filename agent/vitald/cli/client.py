@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 from vitald import __version__
 from vitald.checking import is_deep
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, CommandFailed, words
-from vitald.server.endpoint import Answer, Body, Endpoint, Get, Post
+from vitald.server.endpoint import MAX_PAGE, Answer, Body, Endpoint, Get, Post
 from vitald.server.endpoints import FINDINGS, STATUS, SUMMARY, WATCH
 from vitald.text import replace_unprintable
 
@@ -234,7 +234,7 @@ def read_findings_by_component(
     arguments: argparse.Namespace,
 ) -> tuple[dict[str, list[schema.ApiFinding]], bool]:
     """The open findings, the strongest first, and whether there are more than one answer holds."""
-    answer = get(arguments, FINDINGS, limit=1000)
+    answer = get(arguments, FINDINGS, limit=MAX_PAGE)
     found: dict[str, list[schema.ApiFinding]] = {}
     for finding in answer["findings"]:
         found.setdefault(finding["component"], []).append(finding)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from vitald.cli import UsageError, client, finding_text, render, words
 from vitald.server import endpoints
-from vitald.server.endpoint import Get
+from vitald.server.endpoint import MAX_PAGE, Get
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     # An event, or a change of a finding
     Entry = Union[schema.ApiEvent, schema.ApiTransition]
 
-_MAX_PAGE, _MAX_EVENTS, _NEWEST = 1000, 1_000_000_000, 50  # at once; in all; by default
+_MAX_EVENTS, _NEWEST = 1_000_000_000, 50  # in all; by default
 _ENDPOINTS: dict[str, Get[Any]] = {
     "events": endpoints.EVENTS,
     "transitions": endpoints.TRANSITIONS,
@@ -63,8 +63,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.since is None and (arguments.limit or 0) > _MAX_PAGE:
-        raise UsageError(f"--limit {arguments.limit}: at most {_MAX_PAGE} without --since")
+    if arguments.since is None and (arguments.limit or 0) > MAX_PAGE:
+        raise UsageError(f"--limit {arguments.limit}: at most {MAX_PAGE} without --since")
     if not arguments.follow:
         _print_past(arguments)
         return 0
@@ -123,7 +123,7 @@ def _read_past(arguments: argparse.Namespace) -> Iterator[Entry]:
 
 def _read_pages(arguments: argparse.Namespace, name: str, since: object) -> Iterator[Any]:
     """Events or transitions, to the last."""
-    limit = min(arguments.limit or _MAX_PAGE, _MAX_PAGE)
+    limit = min(arguments.limit or MAX_PAGE, MAX_PAGE)
     while since is not None:
         page = _read_page(arguments, name, since=since, limit=limit)
         yield from page.get(name, ())

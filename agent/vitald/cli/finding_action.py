@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from vitald.cli import Parser, UsageError, client, finding_text, render, words
 from vitald.server import endpoints
-from vitald.server.endpoint import Post
+from vitald.server.endpoint import MAX_PAGE, Post
 
 if TYPE_CHECKING:
     from vitald.server import schema
-
-_MAX_LISTED = 1000  # findings in one answer
 
 
 def add_finding_options(parser: Parser) -> None:
@@ -107,10 +105,10 @@ def _choose_findings(
         endpoints.FINDINGS,
         code=arguments.code,
         component=arguments.component,
-        limit=_MAX_LISTED,
+        limit=MAX_PAGE,
     )
     if answer["more"]:
-        raise UsageError(f"more than {_MAX_LISTED} findings: narrow them by --code or --component")
+        raise UsageError(f"more than {MAX_PAGE} findings: narrow them by --code or --component")
     chosen = {str(finding["id"]): finding for finding in answer["findings"] if is_meant(finding)}
     if not chosen:
         print("vitald: no such finding is open", file=sys.stderr)

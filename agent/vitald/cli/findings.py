@@ -7,8 +7,7 @@ import sys
 
 from vitald.cli import client, finding_text, render, words
 from vitald.server import endpoints
-
-_MAX_LISTED, _DEFAULT_CLEARED = 1000, 100
+from vitald.server.endpoint import MAX_PAGE, PAGE
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -18,10 +17,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--limit",
-        type=words.parse_number(1, _MAX_LISTED),
+        type=words.parse_number(1, MAX_PAGE),
         metavar="N",
         default=None,
-        help=f"at most so many (default: {_MAX_LISTED} open ones, {_DEFAULT_CLEARED} cleared)",
+        help=f"at most so many (default: {MAX_PAGE} open ones, {PAGE} cleared)",
     )
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--ids", action="store_true", help="only the findings' numbers, one a line")
@@ -33,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments,
         endpoints.FINDINGS,
         state="cleared" if arguments.cleared else None,
-        limit=arguments.limit or (_DEFAULT_CLEARED if arguments.cleared else _MAX_LISTED),
+        limit=arguments.limit or (PAGE if arguments.cleared else MAX_PAGE),
     )
     if arguments.json:
         render.emit_json(answer)

@@ -28,6 +28,7 @@ from vitald.cli.config_options import ConfigRejected, add_config_option
 from vitald.cli.memory import import_aiohttp
 from vitald.cli.progress import WorkProgress
 from vitald.server import endpoints
+from vitald.server.endpoint import MAX_PAGE
 
 if TYPE_CHECKING:
     import pwd
@@ -130,7 +131,7 @@ def _show_receivers(config: PublisherConfig, arguments: argparse.Namespace) -> i
     if arguments.socket is None:
         arguments.socket = config.socket_path
     try:
-        findings = parse_findings(client.get(arguments, endpoints.FINDINGS, limit=1000))
+        findings = parse_findings(client.get(arguments, endpoints.FINDINGS, limit=MAX_PAGE))
         summary = parse_summary(client.get(arguments, endpoints.SUMMARY))
     except (AnswerUnusable, NoSummary) as error:
         raise CommandFailed(f"the daemon's answer is not usable: {error}") from None

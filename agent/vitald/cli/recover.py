@@ -30,12 +30,12 @@ from vitald.recovery.attempt import DaemonReport, RecoveryAttempt, find_reader_g
 from vitald.recovery.decision import DaemonState, OpenFinding
 from vitald.recovery.report import emit_log_line
 from vitald.server import endpoints
+from vitald.server.endpoint import MAX_PAGE
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
 _DAEMON_TIMEOUT_S = 5.0
-_MAX_ANSWER_ITEMS = 1000
 _PEER = (socket.SOL_SOCKET, socket.SO_PEERCRED)
 _SYSTEMD = 1
 _UNIT = "/vitald.service"
@@ -94,11 +94,11 @@ def query_daemon(config: Config, timeout_s: float = _DAEMON_TIMEOUT_S) -> Daemon
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in client.find_owners():
             return DaemonReport(None, f"{path} is not the daemon's socket", {})
         status = client.read_status(address())
-        findings = client.get(address(), endpoints.FINDINGS, limit=_MAX_ANSWER_ITEMS)
-        jobs = client.get(address(), endpoints.JOBS, limit=_MAX_ANSWER_ITEMS)
+        findings = client.get(address(), endpoints.FINDINGS, limit=MAX_PAGE)
+        jobs = client.get(address(), endpoints.JOBS, limit=MAX_PAGE)
         runs = client.get(address(), endpoints.DIAGNOSTICS)["going"]
         if findings["more"]:  # one of the others may be in remedy
-            many = f"more than {_MAX_ANSWER_ITEMS} findings are open, and not all are known"
+            many = f"more than {MAX_PAGE} findings are open, and not all are known"
             return DaemonReport(None, many, {})
         state = read_daemon_state(status, findings, jobs, runs)
         pid = _find_daemon_pid(path, status, config.paths.procfs)

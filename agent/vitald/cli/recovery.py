@@ -17,6 +17,7 @@ from vitald.recovery.action_log import ActionLog, BootClock
 from vitald.recovery.report import format_decision
 from vitald.recovery.request import Request
 from vitald.server import endpoints
+from vitald.server.endpoint import MAX_PAGE
 from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
@@ -84,7 +85,6 @@ if TYPE_CHECKING:
 
 _MAX_LISTED = 8
 _MAX_UNDECIDED_S = 120.0  # vitald-recover.service waits a minute before it decides
-_MAX_FINDINGS = 1000
 _DAEMON_TIMEOUT_S = 2.0
 
 
@@ -171,7 +171,7 @@ def _list_unconfirmed(config: Config) -> tuple[list[UnconfirmedFinding], str]:
     """
     request = argparse.Namespace(socket=config.socket_path, timeout=_DAEMON_TIMEOUT_S)
     try:
-        findings = client.get(request, endpoints.FINDINGS, limit=_MAX_FINDINGS)["findings"]
+        findings = client.get(request, endpoints.FINDINGS, limit=MAX_PAGE)["findings"]
         device_reset = config.policy.device_reset
         return [
             _build_unconfirmed(found)

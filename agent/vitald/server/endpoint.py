@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 Json = dict[str, object]
+PAGE, MAX_PAGE = 100, 1000  # entries in one answer: without `limit`, and at most
 Body = TypeVar("Body", contravariant=True)
 Answer = TypeVar("Answer", covariant=True)
 
@@ -71,7 +72,7 @@ DRILLS = _describe_query("drills", "Simulated findings count as real and confirm
 LIMIT = _describe_query(
     "limit",
     "At most so many.",
-    {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
+    {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": PAGE},
 )
 COMPONENT = _describe_query(
     "component",

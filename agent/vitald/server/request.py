@@ -18,7 +18,7 @@ from aiohttp import web
 
 from vitald import tomlfile
 from vitald.checking import Unexpected, read_line, read_number
-from vitald.server.endpoint import Answer, Endpoint
+from vitald.server.endpoint import MAX_PAGE, PAGE, Answer, Endpoint
 from vitald.server.peer import Peer
 from vitald.timestamps import parse_rfc3339
 
@@ -26,7 +26,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 T = TypeVar("T")
 
-PAGE, MAX_PAGE = 100, 1000
 PUBLISHES = "publishes"  # of a request: it comes from the publisher's user
 _BODY_S = 5.0
 _SECONDS = (1.0, 86400.0)

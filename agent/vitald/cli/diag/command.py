@@ -25,6 +25,7 @@ from vitald.cli.diag import overview, views
 from vitald.cli.diag import read as diag_read
 from vitald.cli.diag.progress import Progress
 from vitald.server import endpoints
+from vitald.server.endpoint import MAX_PAGE
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -46,7 +47,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     list_.add_argument(
         "--limit",
-        type=words.parse_number(1, 1000),
+        type=words.parse_number(1, MAX_PAGE),
         default=10,
         metavar="N",
         help="number of recent runs (default: 10)",

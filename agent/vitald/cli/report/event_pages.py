@@ -7,7 +7,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from vitald.cli.report.history import MAX_PAGE, HistorySource
+from vitald.cli.report.history import HistorySource
+from vitald.server.endpoint import MAX_PAGE
 
 if TYPE_CHECKING:
     from vitald.server import schema

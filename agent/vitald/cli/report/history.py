@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from vitald.cli import CommandFailed, client
 from vitald.cli.client import NoAnswer
 from vitald.server import endpoints
-from vitald.server.endpoint import Answer, Get
+from vitald.server.endpoint import MAX_PAGE, Answer, Get
 
 if TYPE_CHECKING:
     from vitald.server import schema
-
-MAX_PAGE = 1000
 
 
 class HistorySource(Protocol):

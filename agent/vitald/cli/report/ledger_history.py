@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.parse import quote
 
-from vitald.cli.report.history import MAX_PAGE
 from vitald.config import Config
 from vitald.ledger import FILE, LedgerError, PastQuery, StoredEvent
 from vitald.model import Device, Finding
+from vitald.server.endpoint import MAX_PAGE
 
 if TYPE_CHECKING:
     from vitald.core.device_directory import DeviceDirectory

@@ -27,14 +27,14 @@ from vitald.cli.report import machine
 from vitald.cli.report.archive import Archive, ArchiveFull
 from vitald.cli.report.configuration import find_socket, read_configuration
 from vitald.cli.report.event_pages import EventPages
-from vitald.cli.report.history import MAX_PAGE, DaemonHistory, HistorySource
+from vitald.cli.report.history import DaemonHistory, HistorySource
 from vitald.cli.report.ledger_history import LedgerHistory, open_raw_ledger
 from vitald.cli.report.part_writer import PartWriter
 from vitald.cli.report.readme import README
 from vitald.cli.report.redact import Redactor
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.server import endpoints
-from vitald.server.endpoint import Get
+from vitald.server.endpoint import MAX_PAGE, Get
 
 if TYPE_CHECKING:
     from vitald.server import schema

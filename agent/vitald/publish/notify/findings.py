@@ -17,6 +17,7 @@ from vitald.publish.notify.notification import NotifiedFinding
 from vitald.publish.summary import explain_error, read_short, read_time
 from vitald.publish.transitions import FindingChange
 from vitald.server import endpoints
+from vitald.server.endpoint import MAX_PAGE
 from vitald.text import limit_bytes
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("notify")
 
-_MAX_OPEN, _MAX_RAW = 1000, 1000
+_MAX_RAW = 1000
 
 
 class NoFindings(AnswerUnusable):
@@ -39,7 +40,7 @@ class FindingReader:
 
     async def read_open(self) -> list[NotifiedFinding]:
         """The strongest 1000, as parse_findings. Raises DaemonAway, AnswerUnusable."""
-        answer = await request_daemon(self._socket, endpoints.FINDINGS, limit=_MAX_OPEN)
+        answer = await request_daemon(self._socket, endpoints.FINDINGS, limit=MAX_PAGE)
         return parse_findings(answer)
 
     async def read_one(self, number: int) -> NotifiedFinding | None:
@@ -59,7 +60,7 @@ def parse_findings(document: Mapping[str, object]) -> list[NotifiedFinding]:
     NoFindings.
     """
     try:
-        listed = read_list(document["findings"], 0, _MAX_OPEN)
+        listed = read_list(document["findings"], 0, MAX_PAGE)
         findings = cast("list[schema.ApiFinding]", listed)
         return [parse_finding(each) for each in findings if each["accepted"] is None]
     except (KeyError, ValueError, TypeError) as error:

@@ -17,7 +17,8 @@ from vitald.config_changes import TakesEffect
 from vitald.config_reload import Reload
 from vitald.core.node_state import ConfigurationFile
 from vitald.server import endpoints
-from vitald.server.request import PAGE, make_route, read_body, require_change_right
+from vitald.server.endpoint import PAGE
+from vitald.server.request import make_route, read_body, require_change_right
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -30,9 +31,7 @@ class ConfigurationRoutes:
         self._reload = reload
 
     def list_routes(self) -> list[web.RouteDef]:
-        return [
-            make_route(endpoints.RELOAD, self.reload_file),
-        ]
+        return [make_route(endpoints.RELOAD, self.reload_file)]
 
     async def reload_file(self, request: web.Request) -> schema.Reloaded:
         require_change_right(request)

@@ -19,8 +19,9 @@ from vitald.collectors.nvml.node import NAME as NVML
 from vitald.core.node_state import LedgerHealth
 from vitald.judge.verdict import WorkPhase, sort_by_strength
 from vitald.server import endpoints, serialize
+from vitald.server.endpoint import PAGE
 from vitald.server.recovery_requester import RecoveryRequester
-from vitald.server.request import PAGE, RequestRefused, make_route
+from vitald.server.request import RequestRefused, make_route
 from vitald.server.routes import components, gpus
 from vitald.server.routes.configuration import describe_configuration
 from vitald.server.routes.context import RouteContext

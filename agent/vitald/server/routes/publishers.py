@@ -51,9 +51,7 @@ class PublisherRoutes:
         self._node_state = node_state
 
     def list_routes(self) -> list[web.RouteDef]:
-        return [
-            make_route(endpoints.REPORT_SINKS, self.store_report),
-        ]
+        return [make_route(endpoints.REPORT_SINKS, self.store_report)]
 
     async def store_report(self, request: web.Request) -> schema.SinksReported:
         """Replace the last report by this one."""

@@ -13,7 +13,8 @@ from vitald.judge.verdict import compute_verdict, group_by_incident, sort_by_str
 from vitald.model import ComponentKind, Finding, Repair, Status, Verdict
 from vitald.reasons import FixedReason, find_reason
 from vitald.server import endpoints, serialize
-from vitald.server.request import PAGE, RequestRefused, make_route, read_flag_parameter
+from vitald.server.endpoint import PAGE
+from vitald.server.request import RequestRefused, make_route, read_flag_parameter
 from vitald.server.routes.context import RouteContext
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ class SummaryRoutes:
         self._started_at = time.monotonic()
 
     def list_routes(self) -> list[web.RouteDef]:
-        return [
-            make_route(endpoints.SUMMARY, self.get_summary),
-        ]
+        return [make_route(endpoints.SUMMARY, self.get_summary)]
 
     async def get_summary(self, request: web.Request) -> schema.NodeSummary:
         drills = read_flag_parameter(request.query, "drills")

@@ -24,9 +24,7 @@ class TransitionRoutes:
         self._context = context
 
     def list_routes(self) -> list[web.RouteDef]:
-        return [
-            make_route(endpoints.TRANSITIONS, self.list_transitions),
-        ]
+        return [make_route(endpoints.TRANSITIONS, self.list_transitions)]
 
     async def list_transitions(self, request: web.Request) -> schema.Transitions:
         query = request.query

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypedDict, Union
 
+from vitald.server.endpoint import MAX_PAGE
 from vitald.server.schema.values import (
     Keywords,
     Moment,
@@ -220,7 +221,7 @@ class DiagnosticRuns(TypedDict):
 
     damaged: _Count
     """So many more are left out: the ledger no longer has them as they were written."""
-    runs: Annotated[list[DiagnosticRun], Keywords(max_items=1000)]
+    runs: Annotated[list[DiagnosticRun], Keywords(max_items=MAX_PAGE)]
     """The newest first."""
     more: bool
     """Whether there are more than `limit`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias, TypedDict, Union, final
 
 from vitald import model
+from vitald.server.endpoint import MAX_PAGE
 from vitald.server.schema.answers import ApiVerdict
 from vitald.server.schema.devices import ApiDevice
 from vitald.server.schema.findings import ApiEvent, ApiFinding, ApiIncident
@@ -14,7 +15,7 @@ from vitald.server.schema.values import Action, Code, ComponentName, Keywords, M
 class Events(TypedDict):
     """A page of events, oldest first."""
 
-    events: Annotated[list[ApiEvent], Keywords(max_items=1000)]
+    events: Annotated[list[ApiEvent], Keywords(max_items=MAX_PAGE)]
     """The events."""
     damaged: _Count
     """So many more are left out: the ledger no longer has them as they were written."""
@@ -61,7 +62,7 @@ class ApiTransition(TypedDict):
 class Transitions(TypedDict):
     """A page of changes of findings, oldest first."""
 
-    transitions: Annotated[list[ApiTransition], Keywords(max_items=1000)]
+    transitions: Annotated[list[ApiTransition], Keywords(max_items=MAX_PAGE)]
     """The changes."""
     damaged: _Count
     """So many more are left out: the ledger no longer has them as they were written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypedDict, final
 
 from vitald import model
+from vitald.server.endpoint import MAX_PAGE
 from vitald.server.schema.answers import Flags
 from vitald.server.schema.catalogue import ApiRule
 from vitald.server.schema.devices import ApiDevice
@@ -208,7 +209,7 @@ class ApiIncident(TypedDict):
 class Incidents(TypedDict):
     """A list of incidents."""
 
-    incidents: Annotated[list[ApiIncident], Keywords(max_items=1000)]
+    incidents: Annotated[list[ApiIncident], Keywords(max_items=MAX_PAGE)]
     """The incidents."""
     more: bool
     """Whether there are more than `limit`."""
@@ -299,7 +300,7 @@ class Findings(TypedDict):
 
     damaged: _Count
     """So many more are left out: the ledger no longer has them as they were written."""
-    findings: Annotated[list[ApiFinding], Keywords(max_items=1000)]
+    findings: Annotated[list[ApiFinding], Keywords(max_items=MAX_PAGE)]
     """The findings."""
     more: bool
     """Whether there are more than `limit`."""
