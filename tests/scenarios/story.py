@@ -221,9 +221,8 @@ class Node:
 
     @property
     def standing(self) -> list[Finding]:
-        """The open findings, but for those of rules on trial and what is said of deafness."""
-        opened = self.judge.open_findings
-        return [found for found in opened if not found.on_trial and found.code != SOURCE_FAILED]
+        """The open findings, but for what is said of deafness."""
+        return [found for found in self.judge.open_findings if found.code != SOURCE_FAILED]
 
     def verdicts(self) -> dict[str, Verdict]:
         """What would be answered now, by the work that it is asked for."""
@@ -271,9 +270,6 @@ class Node:
         got |= {name: str(flag).lower() for name, flag in flags.items()}
         got["findings"] = _listed(map(shown, standing))
         got["confirmed"] = _listed(named(found) for found in standing if found.is_confirmed)
-        got["trials"] = _listed(
-            shown(found) for found in self.judge.open_findings if found.on_trial
-        )
         got["incidents"] = _listed(
             story(one)
             for one in incidents.values()
@@ -292,11 +288,7 @@ class Node:
     def because(self, rest: str) -> None:
         """CODE@ID TEXT: what it asks for has this reason."""
         name, _, text = rest.partition(" ")
-        (asked,) = [
-            found.requirement
-            for found in self.judge.open_findings
-            if named(found) == name and not found.on_trial
-        ]
+        (asked,) = [found.requirement for found in self.judge.open_findings if named(found) == name]
         assert isinstance(asked, Requirement)
         assert text in asked.because, f"the reason is {asked.because!r}"
 
@@ -351,11 +343,7 @@ class Node:
 
     def _act(self, code: str, rest: str, **more: Value) -> Component:
         name, _, reason = rest.partition(" ")
-        (found,) = [
-            found
-            for found in self.judge.open_findings
-            if named(found) == name and not found.on_trial
-        ]
+        (found,) = [found for found in self.judge.open_findings if named(found) == name]
         fields: dict[str, Value] = {"code": found.code, "by": "alice", "reason": reason, **more}
         self._apply(
             self._event(

@@ -7,7 +7,7 @@ Before the first line:
     profile hyperpod                 judge by another profile
     device_reset                     the site resets devices itself
     userspace confirmed              what records of processes are taken for
-    override xid/63 action = "inspect", shadow = true
+    override xid/63 action = "inspect"
 
 What happens:
 
@@ -38,8 +38,8 @@ before a drill's. `incidents` (the open ones) and `over` (those without an open 
 they can be joined): ROOT+MEMBER+..., each CODE@ID, `*N` if printed N times. `lines`: the number of
 lines that `vitald status` needs. `running`, `prolog`, `epilog`: the status for that work.
 `confirmed`: the findings that a second source confirmed, or that saw the fault itself;
-`reboot_confirmed`, `replace_confirmed`: whether one of those requires it. `trials`: what rules on
-trial would require. `scores`: DEVICE:POINTS.
+`reboot_confirmed`, `replace_confirmed`: whether one of those requires it. `scores`:
+DEVICE:POINTS.
 """
 
 from __future__ import annotations

@@ -98,12 +98,7 @@ def test_it_agrees_with_the_daemon(told: Node) -> None:
     ):
         assert part in done.stdout
     differences, last = summary(replay(told, "--json"))
-    assert (differences, last["differences"], last["events"], last["trials"]) == (
-        [],
-        0,
-        len(told.events()),
-        [],
-    )
+    assert (differences, last["differences"], last["events"]) == ([], 0, len(told.events()))
     assert last["inForce"] == last["other"] == last["remembered"]
     assert len(last["remembered"]) == told.status()["openFindings"]
 
@@ -223,20 +218,10 @@ def test_another_profile(told: Node) -> None:
 
 
 def test_other_files(told: Node, rules: Path) -> None:
-    """A folder laid over the catalogue: what would be different is told, and what rules on trial
-    would ask for.
-    """
+    """A folder laid over the catalogue: what would be different is told."""
     done = replay(told, "--catalog", rules)
     assert done.returncode == 10
     assert "xid/79 on gpu/0000:65:00.0: inspect, seen once" in done.stdout
-    (rules / "ours.toml").write_text(
-        '[xid.79]\nshadow = true\naction = "replace_node"\nclears = ["replaced"]\n'
-    )
-    differences, last = summary(replay(told, "--catalog", rules, "--json"))
-    assert (differences, last["trials"]) == (
-        [],
-        ["xid/79 on gpu/0000:65:00.0: replace_node, seen once"],
-    )
     (rules / "ours.toml").write_text("[xid.13]\naction = 'restart_workload'\n")
     assert replay(told, "--catalog", rules).returncode == 0
 

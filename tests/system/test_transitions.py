@@ -33,7 +33,7 @@ def test_a_finding_is_opened_put_in_remedy_and_cleared(node: Node) -> None:
         "reboot_node",
         "open",
     )
-    assert (first["simulated"], first["onTrial"], page["next"]) == (False, False, None)
+    assert (first["simulated"], page["next"]) == (False, None)
     assert page["newestId"] == page["transitions"][-1]["id"]
     conforms("Transitions", page)
 

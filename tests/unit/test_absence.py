@@ -54,7 +54,7 @@ def test_status(
 ) -> None:
     answer: dict[str, Any] = {
         **dict.fromkeys(("rebootRequired", "replacementRequired", "simulated"), False),
-        **{name: [] for name in ("incidents", "suspects", "trials")},
+        **{name: [] for name in ("incidents", "suspects")},
         "sources": [source(state)],
         "findings": findings,
         "components": [

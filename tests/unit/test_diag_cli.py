@@ -587,7 +587,7 @@ def test_status_tells_of_diagnostics(
     )
 
     def told() -> str:
-        lists = ("findings", "incidents", "suspects", "trials", "sources", "components")
+        lists = ("findings", "incidents", "suspects", "sources", "components")
         flags = ("rebootRequired", "replacementRequired", "simulated")
         whole: Json = {
             **dict.fromkeys(flags, False),

@@ -436,7 +436,7 @@ def _drop_device(answer: Mapping[str, object]) -> Json:
 def answered(judge: Judge, now: float) -> Json:
     """What the API would answer of what stands: verdict, findings, scores."""
     rules = catalogue()
-    shown = [one for one in judge.open_findings if not one.on_trial]
+    shown = judge.open_findings
     verdict = compute_verdict(shown, [source(now)], now, {one.id: one for one in judge.incidents})
     return {
         "verdict": serialize.format_verdict(verdict),

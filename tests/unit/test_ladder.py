@@ -96,7 +96,6 @@ def test_what_must_be_found_twice_is_looked_for_again(found_at: int, asked_for: 
         finding(Action.REBOOT_NODE, last=NOW),
         finding(Action.NONE, last=NOW),
         finding(Action.INSPECT, last=NOW, simulated_until=NOW + 600),
-        finding(Action.INSPECT, last=NOW, on_trial=True),
         finding(Action.INSPECT, last=NOW, component=Component(ComponentKind.NIC, "0000:a0:19.0")),
     ],
 )

@@ -230,7 +230,7 @@ def test_a_person_is_told(fields: dict[str, object], trust: str, mark: str) -> N
         ({}, "#7 opened  gpu/0000:65:00.0  GPU has fallen off the bus (xid/79), reboot_node: why"),
         ({"change": "escalated"}, "#7 escalated  gpu/0000:65:00.0  GPU has"),
         ({"change": "in_remedy"}, "#7 in remedy  gpu/0000:65:00.0  GPU has"),
-        ({"change": "other", "onTrial": True}, "#7 changed  gpu/0000:65:00.0  [on trial] GPU has"),
+        ({"change": "other"}, "#7 changed  gpu/0000:65:00.0  GPU has"),
         ({"change": "cleared"}, "fallen off the bus (xid/79): why"),
         ({"simulated": True}, "#7 opened  gpu/0000:65:00.0  [SIMULATED] GPU has"),
         ({"cause": "a\x1b[2Jb", "code": "x\x1b/1"}, "(x\\x1b/1), reboot_node: a\\x1b[2Jb"),

@@ -50,12 +50,11 @@ def test_then_it_is_the_last_transition() -> None:
     assert publish(state, []) == 1500.0
 
 
-@pytest.mark.parametrize("one", [change(1500.0, cause=""), change(1500.0, on_trial=True)])
-def test_what_is_no_change(one: Transition) -> None:
-    """More of the same, and a rule on trial."""
+def test_what_is_no_change() -> None:
+    """More of the same."""
     state = board()
     publish(state, [finding(since=400.0)])
-    assert publish(state, [finding(since=400.0)], one) == 400.0
+    assert publish(state, [finding(since=400.0)], change(1500.0, cause="")) == 400.0
 
 
 def test_a_stop_comes_behind_what_happened_before() -> None:

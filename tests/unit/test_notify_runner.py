@@ -95,11 +95,7 @@ class Findings:
 
     async def read_open(self) -> list[NotifiedFinding]:
         last: dict[int, FindingChange] = {change.finding: change for change in self._ledger.changes}
-        return [
-            self._describe(change)
-            for change in last.values()
-            if change.kind is not CLEARED and not change.on_trial
-        ]
+        return [self._describe(change) for change in last.values() if change.kind is not CLEARED]
 
     async def read_one(self, number: int) -> NotifiedFinding | None:
         changes = [change for change in self._ledger.changes if change.finding == number]
@@ -338,11 +334,9 @@ def test_what_is_left_out(tmp_path: Path, settings: NotifySettings, expected: li
         change_of(1, 1, action=inspect),
         change_of(2, 2, action=inspect),
         change_of(3, 3, action=inspect, simulated=True),
-        change_of(4, 4, on_trial=True),
         change_of(5, 1, kind=ChangeKind.ESCALATED),
         change_of(6, 1, kind=CLEARED, action=inspect),
         change_of(7, 2, kind=CLEARED, action=inspect),
-        change_of(8, 4, kind=CLEARED),
         change_of(9, 5, kind=ChangeKind.OTHER),
         change_of(10, 5, kind=ChangeKind.IN_REMEDY),
     ]

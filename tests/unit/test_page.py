@@ -495,9 +495,6 @@ def test_findings_beyond_those_of_the_answer_are_counted() -> None:
     assert build({"openFindings": 2}).other_incidents == (
         "2 findings are open in all: vitald findings",
     )
-    trial = STATUS["findings"][0]
-    advice = build({"trials": [trial] * 7}).advice
-    assert (len(advice), advice[-1]) == (5, "on trial: 3 more findings: vitald status --json")
 
 
 @pytest.mark.parametrize(
@@ -545,7 +542,6 @@ def test_what_else_is_wrong_is_shown() -> None:
             "publishers": {**status["publishers"], "sinks": [sink]},
             "configuration": {**status["configuration"], "errors": ["x.toml:1: [hots]: unknown"]},
             "suspects": [{**status["suspects"][0], "suspect": True}],
-            "trials": [status["findings"][0]],
             "diagnostics": {"going": going, "last": last},
         },
         missing=("changes: no answer",),
@@ -564,9 +560,8 @@ def test_what_else_is_wrong_is_shown() -> None:
         "Not on this page: changes: no answer",
     ):
         assert words in notices
-    suspect, trial = page.advice
+    (suspect,) = page.advice
     assert suspect.startswith(f"suspect {status['suspects'][0]['component']} (GPU-")
-    assert trial.startswith("on trial xid/79 would have asked to reboot the node: ")
     assert len(page.diagnostics) == len(going) + len(last)
 
 

@@ -97,16 +97,6 @@ def test_overrides_have_policies_of_their_own(folder: Path, form: str) -> None:
     assert read(folder, "", overrides).find_rule("xid/2").action is Action.REPLACE_NODE
 
 
-def test_an_override_may_try_a_policy(folder: Path) -> None:
-    overrides = {
-        "policies": {"ours": {"action": "reboot_node"}},
-        "xid/1": {"policy": "ours", "shadow": True},
-    }
-    rule = read(folder, policy() + user(), overrides).find_rule("xid/1")
-    assert rule.action is Action.INSPECT
-    assert rule.trial is not None and rule.trial.action is Action.REBOOT_NODE
-
-
 def test_a_folder_that_is_laid_over_the_catalogue_has_policies_of_its_own(folder: Path) -> None:
     extra = folder / "extra"
     extra.mkdir()
@@ -132,7 +122,6 @@ MISTAKES = {
     policy() + user() + table("xid.2", polcy="shared", **GOOD): (
         "[xid.2] polcy: unknown key, did you mean policy?"
     ),
-    policy(shadow=True) + user(): "[policies.shared] shadow: unknown key",
     policy(title="x") + user(): "[policies.shared] title: belongs in each entry",
     policy(match="x") + user(): "[policies.shared] match: belongs in each entry",
     policy() + policy("b", policy="shared") + user() + user("xid.2", policy="b"): (

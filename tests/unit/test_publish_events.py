@@ -79,7 +79,6 @@ def make_change(number: int, **values: Any) -> FindingChange:
         action=Action.REBOOT_NODE,
         cause="xid/79 seen",
         simulated=False,
-        on_trial=False,
     )
     return replace(change, **values)
 
@@ -231,7 +230,6 @@ def test_what_is_old_is_not_sent(begun: Path) -> None:
         ({"action": Action.RESTART_WORKLOAD}, False),
         ({"kind": ChangeKind.OTHER}, False),
         ({"simulated": True}, False),
-        ({"on_trial": True}, False),
     ],
 )
 def test_what_is_worth_an_event(values: dict[str, Any], expected: bool) -> None:

@@ -656,7 +656,6 @@ CHANGE: dict[str, Any] = {
     "action": "reboot_node",
     "cause": "NVRM: Xid",
     "simulated": False,
-    "onTrial": False,
 }
 PAGE: dict[str, Any] = {"transitions": [CHANGE], "next": None, "newestId": 7}
 parse_page(PAGE)  # sound but for what a test changes

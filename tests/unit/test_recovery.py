@@ -515,7 +515,6 @@ def test_replacing_outranks_rebooting_and_is_waited_for() -> None:
     "found",
     [
         finding(simulated_until=1e12),
-        finding(on_trial=True),
         finding(state=FindingState.IN_REMEDY),
         finding(Action.INSPECT),
         finding(Action.RESTART_WORKLOAD),

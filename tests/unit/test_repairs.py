@@ -30,7 +30,6 @@ ACCEPTED = Acceptance(
         asks(confirmed_by=""),
         asks(state=FindingState.IN_REMEDY),
         asks(accepted=ACCEPTED),
-        asks(on_trial=True),
         asks(simulated_until=9e9),
         asks(simulated_until=9e9, confirmed_by=""),
         asks(when=When.MAINTENANCE),

@@ -36,7 +36,6 @@ def log_one(found: Finding, *, opened: bool = True, later_s: float = 0.0) -> tup
         (finding(Action.OBSERVE), "warning"),
         (finding(base=UNKNOWN), "warning"),
         (finding(simulated_until=9.0), "error"),
-        (finding(on_trial=True), "info"),
         (finding(state=FindingState.IN_REMEDY), "error"),
         (finding(state=FindingState.CLEARED), "notice"),
     ],
@@ -72,9 +71,9 @@ def test_the_level_is_what_the_finding_does_to_the_node(found: Finding, level: s
             " the reason",
         ),
         (
-            {"base": UNUSABLE, "on_trial": True},
+            {"base": UNUSABLE},
             False,
-            "finding #1 changed: on trial: gpu/0000:01:00.0: a title (xid/79): it cannot be used:"
+            "finding #1 changed: gpu/0000:01:00.0: a title (xid/79): it cannot be used:"
             f" {Action.INSPECT.phrase}: the reason",
         ),
         (

@@ -8,7 +8,6 @@ mistakes are reported at once, each with file, entry and key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from vitald import tomlfile
@@ -50,7 +49,6 @@ def load_catalog(
     """Load a profile's catalogue, `overrides`, and the files of `extra`. Raises CatalogError."""
     errors: list[str] = []
     raw: Raw = {}
-    trial: Raw = {}
     tables = {
         name: _read_file(path, errors)
         for source in (folder, extra)
@@ -61,21 +59,21 @@ def load_catalog(
     ladders = read_escalation_policies(tables.get("ladders", {"ladder": {}}), errors)
     for path in sorted(folder.glob("*.toml")):
         if path.stem not in FILES:
-            _overlay(raw, trial, _read_file(path, errors), path.name, errors, ladders, fresh=True)
+            _overlay(raw, _read_file(path, errors), path.name, errors, ladders, fresh=True)
     if profile != "nvidia":
         path = folder / "profiles" / f"{profile}.toml"
         if path.is_file():
-            _overlay(raw, trial, _read_file(path, errors), f"profiles/{path.name}", errors, ladders)
+            _overlay(raw, _read_file(path, errors), f"profiles/{path.name}", errors, ladders)
         else:
             errors.append(
                 "[catalog] profile: there is no profile"
                 f" {profile!r}{tomlfile.suggest_word(profile, PROFILES)}"
             )
     shipped = frozenset(raw)
-    _overlay(raw, trial, dict(overrides or {}), "[catalog.overrides]", errors, ladders)
+    _overlay(raw, dict(overrides or {}), "[catalog.overrides]", errors, ladders)
     for path in _list_extra_files(extra, errors):
-        _overlay(raw, trial, _read_file(path, errors), str(path), errors, ladders)
-    rules, defaults = _read_rules(raw, trial, ladders, errors)
+        _overlay(raw, _read_file(path, errors), str(path), errors, ladders)
+    rules, defaults = _read_rules(raw, ladders, errors)
     words = {code for code, rule in rules.items() if rule.driver_recommendation}
     correlation = read_correlation(tables.get("stories", {"story": {}}), raw, words, errors)
     _check_cooccurrences(correlation, rules, errors)
@@ -106,7 +104,7 @@ def _list_extra_files(extra: Path | None, errors: list[str]) -> list[Path]:
 
 
 def _read_rules(
-    raw: Raw, trial: Raw, ladders: Mapping[str, object], errors: list[str]
+    raw: Raw, ladders: Mapping[str, object], errors: list[str]
 ) -> tuple[dict[str, Rule], dict[str, Rule]]:
     """The rules by code, and the defaults by kind."""
 
@@ -119,8 +117,6 @@ def _read_rules(
     for code, (keys, origin) in raw.items():
         kind, _, name = code.partition("/")
         rule = read_entry(code, keys, origin)
-        if rule is not None and code in trial:
-            rule = replace(rule, trial=read_entry(code, *trial[code]))
         if rule is None:
             continue
         if name == "default":
@@ -151,7 +147,6 @@ def _read_file(path: Path, errors: list[str]) -> tomlfile.Table:
 
 def _overlay(
     raw: Raw,
-    trial: Raw,
     tables: tomlfile.Table,
     origin: str,
     errors: list[str],
@@ -159,9 +154,7 @@ def _overlay(
     *,
     fresh: bool = False,
 ) -> None:
-    """Merge `[kind.code]` tables (or `["kind/code"]`) into `raw`, key by key; into `trial`, if they
-    have `shadow = true`.
-    """
+    """Merge `[kind.code]` tables (or `["kind/code"]`) into `raw`, key by key."""
 
     def check(code: str, keys: tomlfile.Table) -> None:
         EntryReader(code, keys, origin, ladders, errors).read_rule()
@@ -183,31 +176,13 @@ def _overlay(
                 errors.append(f"{origin}: [{code.replace('/', '.')}]: expected a table")
                 continue
             entry = policies.expand_entry(code, entry)
-            if entry.get("shadow") is True:
-                _overlay_trial(raw, trial, code, entry, origin)
-            elif code not in raw:
+            if code not in raw:
                 raw[code] = (entry, origin)
             elif fresh:
                 errors.append(f"{origin}: [{code.replace('/', '.')}]: stands in {raw[code][1]} too")
             else:
                 raw[code] = ({**raw[code][0], **entry}, origin)
     policies.report_unused()
-
-
-def _overlay_trial(raw: Raw, trial: Raw, code: str, entry: tomlfile.Table, origin: str) -> None:
-    """Merge an entry on trial. Until its trial ends, a new code has its kind's default, and a new
-    line pattern no effect.
-    """
-    kind, _, number = code.partition("/")
-    keys = {key: value for key, value in entry.items() if key != "shadow"}
-    default, default_origin = raw.get(f"{kind}/default", ({}, origin))
-    if "match" in keys or not default:
-        fallback = {**keys, "action": "none", "cases": []}
-    else:
-        title = str(default.get("title", "")).replace("{code}", number)
-        fallback = {**default, "title": title}
-    base = raw.setdefault(code, (fallback, default_origin))
-    trial[code] = ({**base[0], **keys}, origin)
 
 
 def _check_cooccurrences(

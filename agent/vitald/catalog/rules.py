@@ -163,7 +163,6 @@ class Rule:
     # Other codes of the component, whose findings this one's `none` closes
     clears_codes: tuple[str, ...] = ()
     thresholds: tuple[Threshold, ...] = ()  # the readings that mean it
-    trial: Rule | None = None  # a rule on trial: its findings are shown, without effect
     component: ComponentKind = ComponentKind.NODE
     # Printed while the driver probes: the banner of the same load closes nothing
     at_probe: bool = False

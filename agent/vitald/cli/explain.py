@@ -104,12 +104,6 @@ def _show_rule(rule: schema.ApiRule, profile: str) -> None:
         render.print_line(
             f"  shared      several devices at once: one finding of the node, {action}"
         )
-    if rule["shadow"] is not None:
-        trial = rule["shadow"]
-        print(
-            f"  on trial    {trial['action']}: {trial['todo']} ({trial['origin']}): shown as what"
-            " it would have asked for, without effect"
-        )
     render.print_line(
         f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})"
     )

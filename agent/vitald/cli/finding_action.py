@@ -116,7 +116,7 @@ def _choose_findings(
 
 
 def _read_open(arguments: argparse.Namespace, number: str) -> schema.ApiFinding:
-    """An open finding, also one of a rule on trial. Raises DaemonRefused."""
+    """An open finding. Raises DaemonRefused."""
     finding = client.get(arguments, endpoints.WHY, id=number)["finding"]
     if finding["state"] == "cleared":
         raise client.DaemonRefused(404, f"no open finding {number}", "it was cleared")

@@ -327,9 +327,7 @@ def format_transition(change: schema.ApiTransition) -> str:
     is_open = kind != "cleared"
     colour = _ACTION_COLOURS.get(str(change["action"]), "bold") if is_open else "green"
     word = render.escape_text(f"#{change['finding']} {CHANGE_WORDS.get(kind, kind)}")
-    marks = (("SIMULATED", change["simulated"]), ("on trial", change["onTrial"]))
-    shown = ", ".join(mark for mark, holds in marks if holds)
-    mark = render.colour_text(f"[{shown}] ", "magenta") if shown else ""
+    mark = render.colour_text("[SIMULATED] ", "magenta") if change["simulated"] else ""
     action = f", {change['action']}" if is_open else ""
     text = render.escape_text(f"{change['title']} ({change['code']}){action}: {change['cause']}")
     stamp = _format_stamp(change["time"])

@@ -14,7 +14,7 @@ from vitald.text import count_noun, join_first
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_MAX_NAMES, _MAX_TRIALS = 6, 4
+_MAX_NAMES = 6
 _MAX_WAIT_S = 30.0  # of a sink of `vitald publish`
 _PUBLISHER_LOG = "journalctl -u vitald-publish"
 
@@ -48,7 +48,7 @@ def list_notices(status: schema.NodeStatus) -> Iterator[Notice]:
 
 
 def list_advice(status: schema.NodeStatus) -> Iterator[Notice]:
-    """What requires no action by itself: devices with a record of faults, rules on trial."""
+    """What requires no action by itself: devices with a record of faults."""
     for suspect in status["suspects"]:
         if not suspect["suspect"]:
             continue
@@ -60,12 +60,6 @@ def list_advice(status: schema.NodeStatus) -> Iterator[Notice]:
             where = f"{where} ({suspect['device']})"
         score = f"score {suspect['score']} in 28 days"
         yield Notice(f"suspect {render.escape_text(where)}: {score}: {parts}")
-    for trial in status["trials"][:_MAX_TRIALS]:
-        rule = f"on trial {trial['code']} would have asked to {trial['todo']}"
-        component = render.escape_text(trial["component"])
-        yield Notice(f"{rule}: {component}, {render.describe_count(trial['count'])}")
-    if (more := len(status["trials"]) - _MAX_TRIALS) > 0:
-        yield Notice(f"on trial: {count_noun(more, 'more finding')}: vitald status --json")
 
 
 def _list_ledger(ledger: schema.ApiLedger) -> Iterator[Notice]:

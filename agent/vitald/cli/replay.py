@@ -216,9 +216,8 @@ class _RuleComparison:
             "events": self.events,
             "differences": self._differences,
             "listed": min(self._differences, _MAX_LISTED),
-            "inForce": _summarize_findings(force.open_findings, on_trial=False),
-            "other": _summarize_findings(other.open_findings, on_trial=False),
-            "trials": _summarize_findings(other.open_findings, on_trial=True),
+            "inForce": _summarize_findings(force.open_findings),
+            "other": _summarize_findings(other.open_findings),
         }
 
 
@@ -229,19 +228,14 @@ def _has_line(pair: Pair) -> bool:
     return any(event is not None and event.code != BOOT for event in pair[:2])
 
 
-def _summarize_findings(opened: Iterable[Finding], *, on_trial: bool) -> list[str]:
-    return sorted(_summarize_finding(found) for found in opened if found.on_trial == on_trial)
+def _summarize_findings(opened: Iterable[Finding]) -> list[str]:
+    return sorted(map(_summarize_finding, opened))
 
 
 def _summarize_verdict(judge: Judge, device_reset: bool) -> Json:
     from vitald.judge.verdict import compute_verdict
 
-    verdict = compute_verdict(
-        [found for found in judge.open_findings if not found.on_trial],
-        [],
-        0.0,
-        device_reset=device_reset,
-    )
+    verdict = compute_verdict(judge.open_findings, [], 0.0, device_reset=device_reset)
     return {
         "status": verdict.status.value,
         "action": verdict.action.value,
@@ -303,7 +297,6 @@ def _print_summary(summary: Json, *, same_rules: bool) -> None:
     _print_findings("open by the rules in force", summary["inForce"])
     if not same_rules:
         _print_findings("open by the other rules", summary["other"])
-    _print_findings("required by rules on trial", summary["trials"])
     if "remembered" not in summary:
         return
     if summary["remembered"] == summary["inForce"]:

@@ -168,12 +168,7 @@ class _LogScan:
 
         found, key = change.finding, change.finding.key
         stamps = self._stamps.pop(key, None)
-        if (
-            stamps is None
-            or found.on_trial
-            or found.is_simulated
-            or change.cause.startswith(SUPPRESSED)
-        ):
+        if stamps is None or found.is_simulated or change.cause.startswith(SUPPRESSED):
             return  # a suppressed consequence, listed with its cause
         before = self._ended.pop(key, None)  # the latest is last
         first, count = (before.first, before.count) if before is not None else (stamps[0], 0)
@@ -199,7 +194,7 @@ class _LogScan:
         """Prints the verdict, and what could not be read. Returns the exit code."""
         from vitald.judge.verdict import compute_verdict, sort_by_strength
 
-        opened = [found for found in self._judge.open_findings if not found.on_trial]
+        opened = self._judge.open_findings
         incidents = {incident.id: incident for incident in self._judge.incidents}
         real = [found for found in opened if not found.is_simulated]
         drills = [found for found in opened if found.is_simulated]

@@ -192,8 +192,8 @@ class Evaluator:
             "by": action.by,
             "reason": action.audit.reason,
         }
-        marks = (("drill", finding.is_simulated), ("shadow", finding.on_trial))
-        fields |= {name: True for name, holds in marks if holds}
+        if finding.is_simulated:
+            fields["drill"] = True
         # Dated when it was requested: what happened since is not dealt with. The clock may have
         # been set back meanwhile.
         raw, at = f"{action.by}: {action.audit.reason}", min(action.audit.time, time.time())
@@ -209,7 +209,7 @@ class Evaluator:
         """Keep how findings ended, for `reconcile`."""
         for transition in transitions:
             finding = transition.finding
-            if finding.is_open or finding.on_trial:
+            if finding.is_open:
                 continue
             fault = (finding.component, finding.code, finding.is_simulated)
             self._endings.pop(fault, None)  # the latest is last

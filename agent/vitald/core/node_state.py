@@ -118,7 +118,6 @@ class NodeState:
         self.started_at = started_at
         self.device_reset = device_reset
         self.findings: tuple[Finding, ...] = ()
-        self.trials: tuple[Finding, ...] = ()  # what rules on trial would have required
         self.incidents: dict[int, Incident] = {}
         self.sources: dict[str, SourceHealth] = {}
         # By source: its current readings, one for each component
@@ -172,8 +171,7 @@ class NodeState:
         read_at: float | None = None,
     ) -> None:
         """`read_at`: when what led to this was read, in seconds since the epoch; None for now."""
-        self.findings = tuple(finding for finding in judge.open_findings if not finding.on_trial)
-        self.trials = tuple(finding for finding in judge.open_findings if finding.on_trial)
+        self.findings = judge.open_findings
         self._judge = judge
         self.devices.set_slots(judge.slots)
         for event in events:
@@ -193,7 +191,7 @@ class NodeState:
         self.transitions += sum(1 for transition in transitions if transition.cause)
         self._note_change(transitions)
         for transition in transitions:
-            if transition.cause and not transition.finding.on_trial:
+            if transition.cause:
                 self._notify_subscribers(transition)
         published = self.incidents
         self.incidents = {incident.id: incident for incident in judge.incidents}
@@ -209,11 +207,7 @@ class NodeState:
 
     def _note_change(self, transitions: Sequence[Transition]) -> None:
         """After a start, the newest open finding is the last change that is known."""
-        times = [
-            transition.time
-            for transition in transitions
-            if transition.cause and not transition.finding.on_trial
-        ]
+        times = [transition.time for transition in transitions if transition.cause]
         if not times and not self._has_changed:
             times = [finding.since for finding in self.findings]
         self._has_changed = self._has_changed or bool(times)

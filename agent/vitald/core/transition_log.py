@@ -26,7 +26,7 @@ def log_transitions(
             continue
         finding = transition.finding
         emit = log.info
-        if finding.is_open and not finding.on_trial:
+        if finding.is_open:
             emit = log.error if compute_status([finding]) is Status.UNHEALTHY else log.warning
         change = _name_change(transition)
         late = now - transition.time > _LATE_S
@@ -43,7 +43,6 @@ def log_transitions(
             raw=finding.raw,
             simulated=finding.is_simulated,
             **({"at": at} if late else {}),
-            **({"trial": True} if finding.on_trial else {}),
             **({} if finding.is_open else {"level": "notice"}),
         )
 
@@ -57,7 +56,8 @@ def _name_change(transition: Transition) -> str:
 def _describe_transition(transition: Transition, describe: DescribeComponent) -> str:
     """`gpu/0000:65:00.0 (GPU 3): GPU has fallen off the bus (xid/79): reboot the node: NVRM ...`"""
     finding = transition.finding
-    text = f"{_mark(finding)}{describe(finding)}: {finding.title} ({finding.code})"
+    mark = "SIMULATED: " if finding.is_simulated else ""
+    text = f"{mark}{describe(finding)}: {finding.title} ({finding.code})"
     if not finding.is_open:
         return f"{text}: {transition.cause}"
     doubt = _describe_doubt(finding) if finding.action.makes_unfit else ""
@@ -69,9 +69,3 @@ def _describe_doubt(finding: Finding) -> str:
     if finding.is_confirmed:
         return ""
     return " (unconfirmed, written by a process)" if finding.is_hearsay else " (unconfirmed)"
-
-
-def _mark(finding: Finding) -> str:
-    if finding.is_simulated:
-        return "SIMULATED: "
-    return "on trial: " if finding.on_trial else ""

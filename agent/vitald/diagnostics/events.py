@@ -267,11 +267,7 @@ def _make_failed_events(
     """
     if run.report.outcome is not Outcome.FAIL:
         return []
-    standing = {
-        (finding.component, finding.code)
-        for finding in opened
-        if not (finding.is_simulated or finding.on_trial)
-    }
+    standing = {(finding.component, finding.code) for finding in opened if not finding.is_simulated}
     events = []
     for gpu in run.report.culprits:
         component = find_gpu(gpu, run.report, places)
@@ -343,7 +339,7 @@ def _was_tested(component: Component, tested: AbstractSet[Component] | None) -> 
 
 def _is_found_by(check: str, finding: Finding) -> bool:
     """Whether a finding is one that the runs of a check find and resolve."""
-    if finding.is_simulated or finding.on_trial:
+    if finding.is_simulated:
         return False
     kind, _, name = finding.code.partition("/")
     if kind == SITE_CHECK:
@@ -367,7 +363,7 @@ def make_removed_events(
     return [
         _make_recovered_event(finding, facts, {"check": check}, f"[checks.{check}] was removed")
         for finding in opened
-        if not (finding.is_simulated or finding.on_trial)
+        if not finding.is_simulated
         and (check := _find_resolving_check(finding))
         and check not in checks
     ]
@@ -401,8 +397,7 @@ def _make_not_run_events(
     if run.report.outcome.is_verdict:
         before = seen.failed_runs.pop(name, 0)
         is_open = any(
-            (finding.component, finding.code) == (where, NOT_RUN)
-            and not (finding.is_simulated or finding.on_trial)
+            (finding.component, finding.code) == (where, NOT_RUN) and not finding.is_simulated
             for finding in opened
         )
         if before >= _NOT_RUN_AFTER or is_open:

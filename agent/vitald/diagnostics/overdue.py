@@ -55,7 +55,7 @@ class OverdueRuns:
         standing = {
             (finding.component, finding.code)
             for finding in self._node.list_findings()
-            if finding.code in (OVERDUE, HELD) and not (finding.is_simulated or finding.on_trial)
+            if finding.code in (OVERDUE, HELD) and not finding.is_simulated
         }
         new = overdue.keys() - standing - self._reported
         self._reported = {*overdue}

@@ -40,7 +40,7 @@ def request_runs(
     full = {key: [run for run in runs if not run.ask.gpus] for key, runs in past.items()}
     wanted: dict[tuple[str, int], RunRequest] = {}
     for finding in findings:
-        if finding.is_simulated or finding.on_trial:
+        if finding.is_simulated:
             continue
         ask = _request_for(finding, clears(finding), full, most)
         if ask is not None and _may_run(
@@ -54,7 +54,6 @@ def find_manual_level(finding: Finding, clears: Clears, most: int) -> int:
     """The level that resolves the finding and only a person may request; 0 if there is none."""
     if (
         finding.is_simulated
-        or finding.on_trial
         or finding.action not in _SUSPICIONS
         or finding.component.kind not in _TESTED
     ):

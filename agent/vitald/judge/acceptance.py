@@ -83,7 +83,7 @@ class Acceptances:
         accepted = finding.accepted
         if accepted is None or accepted.until <= time or not is_accepted(finding):
             return
-        if finding.is_simulated or finding.on_trial:
+        if finding.is_simulated:
             return
         self.forget_acceptance(finding.component, finding.code)
         device, noted = (

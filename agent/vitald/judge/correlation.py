@@ -210,7 +210,7 @@ class Correlation:
     def apply_cooccurrence(self, finding: Finding) -> Finding:
         """The finding with the changes that other members of its incident make (co-occurrence)."""
         incident = self._state.incidents.get_incident(finding.incident)
-        if incident is None or finding.on_trial:
+        if incident is None:
             return finding
         for role in self._state.catalog.correlation.find_roles(finding.code):
             for cooccurrence in role.rule.cooccurrences:

@@ -27,7 +27,7 @@ class DriverRecommendation:
         """Whether a finding with the driver's recommendation for the event's device is open."""
         return any(
             finding.is_simulated is event.is_simulated
-            and life.find_rule(finding, self._state.catalog).driver_recommendation
+            and self._state.catalog.find_rule(finding.code).driver_recommendation
             for finding in self._state.findings.list_of_component(event.component)
         )
 
@@ -35,13 +35,9 @@ class DriverRecommendation:
         """Apply the recommendation in the event to the findings of its device."""
         changes = []
         for finding in self._state.findings.list_of_component(event.component):
-            if (
-                finding.is_simulated != event.is_simulated
-                or finding.on_trial
-                or finding.last > event.time
-            ):
+            if finding.is_simulated != event.is_simulated or finding.last > event.time:
                 continue
-            if not life.find_rule(finding, self._state.catalog).driver_recommendation:
+            if not self._state.catalog.find_rule(finding.code).driver_recommendation:
                 recommended = self._find_difference(finding, event, ruling)
                 if recommended != finding.driver:
                     changed = life.limit_confirmation(

@@ -7,9 +7,8 @@ Terms
 fault       One code of one component, either real or of a drill. Different codes may be names of
             the same fault (`fault =` in the catalogue): they share a device's history.
 finding     A fault that is open. It states a requirement: an action, and when it is due. At most
-            one finding is open for each fault (a second one, on trial, may be open beside it). It
-            is opened by an event, updated by later events, and closed by evidence, by a quiet
-            period, or by a person.
+            one finding is open for each fault. It is opened by an event, updated by later events,
+            and closed by evidence, by a quiet period, or by a person.
 incident    Events with one physical root cause. Its members are codes of components, ordered so
             that the root cause comes first. A correlation rule of the catalogue joins an event to
             an incident; an event that no rule joins begins an incident of its own.
@@ -73,8 +72,7 @@ Invariants
 3. The stronger requirement wins: a weaker or later event never lowers it. What may lower it (the
    driver, co-occurrence, a person, evidence) says so in the finding.
 4. A line that was written before its fault was resolved neither reopens nor raises anything.
-5. Hearsay, which a user process wrote, may open a finding of its own and changes nothing else. A
-   rule on trial has findings without any effect.
+5. Hearsay, which a user process wrote, may open a finding of its own and changes nothing else.
 6. The cost of an event depends on the open findings of its device and incident, never on the
    history.
 """
@@ -148,7 +146,7 @@ class Judge:
 
     @property
     def open_findings(self) -> tuple[Finding, ...]:
-        """The open findings, with those of rules on trial."""
+        """The open findings."""
         return tuple(self._state.findings)
 
     @property
@@ -216,7 +214,6 @@ class Judge:
             finding
             for finding in self._state.findings
             if finding.source == source
-            and not finding.on_trial
             and any((component, finding.code) in calm for component in finding.components)
         ]
 
@@ -228,7 +225,7 @@ class Judge:
             finding
             for finding in self._state.findings
             if (UNDATED in finding.fields or DOUBTED in finding.fields)
-            and not (finding.is_simulated or finding.on_trial)
+            and not finding.is_simulated
             and any(
                 component == finding.component and self._is_same_fault(code, finding)
                 for component, code in calm
@@ -256,11 +253,9 @@ class Judge:
         rule = self._state.catalog.find_rule(event.code)
         if not event.is_hearsay:
             changes += self._fold_evidence(event, rule)
-        if rule.trial is not None:
-            changes += self._faults.evaluate_event(event, rule.trial, on_trial=True)
         is_mute = rule.context and rule.action is Action.NONE and not rule.clears_codes
         if not is_mute or self._state.catalog.correlation.find_roles(event.code):
-            changes += self._faults.evaluate_event(event, rule, on_trial=False)
+            changes += self._faults.evaluate_event(event, rule)
         changes += self._acceptances.end_outgrown(changes, event.time, event.identity)
         changes += self._expiry.note_changes(changes, event.time)
         return changes
@@ -306,9 +301,7 @@ class Judge:
 
     def _reevaluate_finding(self, finding: Finding, now: float) -> list[Transition]:
         catalog, findings = self._state.catalog, self._state.findings
-        if finding.on_trial and catalog.find_rule(finding.code).trial is None:
-            return [findings.close_finding(finding, now, "the rule is no longer on trial")]
-        rule = life.find_rule(finding, catalog)
+        rule = catalog.find_rule(finding.code)
         if life.is_carried(finding) and catalog.may_replace(rule):
             return []
         ruling = rule.apply_to(finding.fields)

@@ -36,12 +36,7 @@ class Escalation:
         """The finding with the requirement of its escalation policy, if a step of it is reached by
         an event with these fields at this time.
         """
-        if (
-            finding.is_simulated
-            or finding.on_trial
-            or finding.is_hearsay
-            or finding.code == TOO_MANY
-        ):
+        if finding.is_simulated or finding.is_hearsay or finding.code == TOO_MANY:
             return finding
         steps = self._state.catalog.find_policy(rule, finding.fields).steps
         known = finding.escalation
@@ -74,7 +69,7 @@ class Escalation:
 
     def note_fault(self, finding: Finding, rule: Rule, event: Event) -> None:
         """Add a mark for the incident, and one more if a remedy failed."""
-        if finding.is_simulated or finding.on_trial or finding.is_hearsay:
+        if finding.is_simulated or finding.is_hearsay:
             return
         if rule.fault_class not in _OF_THE_DEVICE or SETTLING in finding.fields:
             return
@@ -103,12 +98,7 @@ class Escalation:
 
     def note_process(self, finding: Finding, rule: Rule, event: Event) -> bool:
         """Add a mark for the process. Returns whether it is new for this fault on this device."""
-        if (
-            finding.is_simulated
-            or finding.on_trial
-            or event.is_hearsay
-            or event.follows is not None
-        ):
+        if finding.is_simulated or event.is_hearsay or event.follows is not None:
             return False
         steps = self._state.catalog.find_policy(rule, finding.fields).steps
         if not any(step.processes for step in steps):
@@ -143,7 +133,7 @@ class Escalation:
             or finding.action not in _REMEDIES
         ):
             return
-        if finding.is_simulated or finding.on_trial or finding.is_hearsay:
+        if finding.is_simulated or finding.is_hearsay:
             return
         if evidence is Evidence.REBOOT and is_accepted(finding):
             return

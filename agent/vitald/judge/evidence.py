@@ -195,7 +195,7 @@ class EvidenceEvaluation:
         for finding in self._state.findings.list_of_component(device.component):
             if finding.is_simulated or finding.last > event.time:
                 continue
-            if finding.action is Action.REPLACE_NODE and device.identity and not finding.on_trial:
+            if finding.action is Action.REPLACE_NODE and device.identity:
                 self._state.history.add_mark(
                     device.identity,
                     event.time,
@@ -220,7 +220,7 @@ class EvidenceEvaluation:
             if mark.kind is MarkKind.REMOVED and mark.detail != event.component.name
         ]
         for mark in removed:
-            key = (event.component, mark.fault, False, False)
+            key = (event.component, mark.fault, False)
             resolved_at = self._state.findings.find_resolved_at(event.component, mark.fault)
             if key in self._state.findings or mark.time < resolved_at:
                 continue
@@ -296,14 +296,11 @@ class EvidenceEvaluation:
     def _find_named(self, event: Event) -> Finding | None:
         """The open finding that the event names; that of the node, if it stands for the device."""
         fields, findings = event.fields, self._state.findings
-        drill, on_trial = (
-            event.is_simulated or fields.get("drill") is True,
-            fields.get("shadow") is True,
-        )
+        drill = event.is_simulated or fields.get("drill") is True
         code = str(fields.get("code"))
-        found = findings.get_finding((event.component, code, drill, on_trial))
+        found = findings.get_finding((event.component, code, drill))
         if found is None:
-            found = findings.get_finding((NODE, code, drill, on_trial))
+            found = findings.get_finding((NODE, code, drill))
         return found if found is not None and event.component in found.components else None
 
     # --- clocks, sources, work

@@ -59,7 +59,7 @@ class FaultEvaluation:
         it requires nothing.
         """
         rule = self._state.catalog.find_rule(event.code)
-        key = (event.component, event.code, event.is_simulated, False)
+        key = (event.component, event.code, event.is_simulated)
         if key in self._state.findings or self._state.findings.is_full:
             return True
         if self._shared_cause.find_finding(event) is not None:
@@ -79,26 +79,23 @@ class FaultEvaluation:
         )
         return bool(causes) and not any(confirmable)
 
-    def evaluate_event(self, event: Event, rule: Rule, *, on_trial: bool) -> list[Transition]:
-        """Apply the event to the finding of its fault, and to others of its incident.
-
-        `on_trial`: the rule is on trial.
-        """
-        key, current, ruling = self._find_current(event, rule, on_trial=on_trial)
+    def evaluate_event(self, event: Event, rule: Rule) -> list[Transition]:
+        """Apply the event to the finding of its fault, and to others of its incident."""
+        key, current, ruling = self._find_current(event, rule)
         if self._is_ignored(event, ruling, current):
             return []
-        of_node, changes = (event, []) if on_trial else self._shared_cause.lift_event(event, rule)
+        of_node, changes = self._shared_cause.lift_event(event, rule)
         if of_node is not event:
             event = of_node
-            key, current, ruling = self._find_current(event, rule, on_trial=on_trial)
+            key, current, ruling = self._find_current(event, rule)
         if rule.state and current is not None and event.time < current.last:
             return self._count_late(event, ruling, current)
         requires_action = ruling.action is not Action.NONE
         if current is None and requires_action and self._state.findings.is_full:
-            key = (NODE, TOO_MANY, event.is_simulated, on_trial)
+            key = (NODE, TOO_MANY, event.is_simulated)
             current = self._state.findings.get_finding(key)
-        grown = self._grow_incident(event, current, ruling, on_trial=on_trial)
-        if rule.driver_recommendation and not (on_trial or event.is_hearsay):
+        grown = self._grow_incident(event, current, ruling)
+        if rule.driver_recommendation and not event.is_hearsay:
             changes += self._driver_word.apply_event(event, ruling)
         if not requires_action:
             changes += self._close_recovered(event, rule, ruling, current)
@@ -111,20 +108,16 @@ class FaultEvaluation:
             changes += self._correlation.regroup_findings(grown, event)
         return changes
 
-    def _find_current(
-        self, event: Event, rule: Rule, *, on_trial: bool
-    ) -> tuple[FindingKey, Finding | None, Ruling]:
+    def _find_current(self, event: Event, rule: Rule) -> tuple[FindingKey, Finding | None, Ruling]:
         """The event's finding, if one is open, and what the rule requires for the event."""
-        key = (event.component, event.code, event.is_simulated, on_trial)
+        key = (event.component, event.code, event.is_simulated)
         current = self._state.findings.get_finding(key)
         return key, current, rule.apply_to(life.merge_fields(event, current))
 
     def _grow_incident(
-        self, event: Event, current: Finding | None, ruling: Ruling, *, on_trial: bool
+        self, event: Event, current: Finding | None, ruling: Ruling
     ) -> Incident | None:
-        """The event's incident, with the event in it; None for a rule on trial."""
-        if on_trial:
-            return None
+        """The event's incident, with the event in it."""
         member = self._state.incidents.make_member(event)
         incident = self._correlation.find_incident(
             member, current, event, requires_action=ruling.action is not Action.NONE
@@ -147,7 +140,7 @@ class FaultEvaluation:
         if ruling.action is Action.NONE:
             return []
         incident = self._state.incidents.get_incident(current.incident)
-        if incident is not None and not current.on_trial:
+        if incident is not None:
             member = self._state.incidents.make_member(event)
             self._correlation.add_member(incident, member, counts=event.follows is None)
         counted = replace(current, count=current.count + (event.follows is None))
@@ -170,7 +163,7 @@ class FaultEvaluation:
             ended.append(current)
         if (shared := self._shared_cause.find_finding(event)) is not None:
             ended.append(shared)
-        keys = ((event.component, code, event.is_simulated, False) for code in rule.clears_codes)
+        keys = ((event.component, code, event.is_simulated) for code in rule.clears_codes)
         ended += [found for key in keys if (found := findings.get_finding(key)) is not None]
         if event.component.kind is ComponentKind.PCI and rule.clears_codes:
             ended += self._find_below(event, rule)
@@ -189,7 +182,6 @@ class FaultEvaluation:
             if found.code in rule.clears_codes
             and found.component != port.component
             and found.is_simulated == port.is_simulated
-            and not found.on_trial
             and is_below(found, port.component)
         ]
 
@@ -243,7 +235,7 @@ class FaultEvaluation:
         again, because = event.fields.get("again"), finding.requirement.because
         cause = f"{again}; still observed" if isinstance(again, str) else f"{event.code} seen"
         cause += f"; {because}" if because else ""
-        if not (finding.is_simulated or finding.on_trial):
+        if not finding.is_simulated:
             finding, still = self._acceptances.restore_acceptance(
                 finding, event.time, state=rule.state
             )

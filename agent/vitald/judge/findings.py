@@ -44,7 +44,7 @@ _OF_HEARSAY = (VOUCHED, "facility", DOUBTED)
 
 
 def open_finding(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: int) -> Finding:
-    component, code, _, shadow = key
+    component, code, _ = key
     return Finding(
         id=id_,
         component=component,
@@ -63,7 +63,6 @@ def open_finding(id_: int, key: FindingKey, event: Event, ruling: Ruling, incide
         heard_since=_read_gap_end(event),
         quiet_s=ruling.clears.quiet_s,
         confirmed_by=event.vouched_by,
-        on_trial=shadow,
         simulated_until=event.simulated_until,
     )
 
@@ -310,11 +309,6 @@ def _is_only_counted(before: Finding, after: Finding) -> bool:
     )
 
 
-def find_rule(finding: Finding, catalog: Catalog) -> Rule:
-    rule = catalog.find_rule(finding.code)
-    return (rule.trial or rule) if finding.on_trial else rule
-
-
 def find_clears(finding: Finding, catalog: Catalog) -> Clears:
     """The evidence that closes the finding. It follows the required action, if that is not its
     entry's own; if the driver lowered it, the entry's evidence closes the finding as well. After a
@@ -322,7 +316,7 @@ def find_clears(finding: Finding, catalog: Catalog) -> Clears:
 
     A diagnostic of a lower level than the one that found the fault cannot disprove it.
     """
-    rule = find_rule(finding, catalog)
+    rule = catalog.find_rule(finding.code)
     ruling = rule.apply_to(finding.fields)
     clears = ruling.clears
     if finding.has_failed_remedy:

@@ -32,7 +32,7 @@ _QUIET = "quiet for as long as its rule asks"
 @cache
 def _get_failure_key(source: str) -> FindingKey:
     """The key of the finding that a source cannot be read; there are a dozen sources."""
-    return Component(ComponentKind.NODE, source), SOURCE_FAILED, False, False
+    return Component(ComponentKind.NODE, source), SOURCE_FAILED, False
 
 
 class Expiry:
@@ -110,7 +110,7 @@ class Expiry:
 
     def _find_step(self, finding: Finding) -> tuple[float, EscalationStep | None]:
         """The time and the step of the escalation of a finding that waits for maintenance."""
-        if finding.when is not When.MAINTENANCE or finding.is_simulated or finding.on_trial:
+        if finding.when is not When.MAINTENANCE or finding.is_simulated:
             return life.NEVER, None
         catalog = self._state.catalog
         steps = catalog.find_policy(catalog.find_rule(finding.code), finding.fields).steps

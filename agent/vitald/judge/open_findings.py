@@ -47,9 +47,7 @@ class OpenFindings:
     def set_catalog(self, catalog: Catalog) -> None:
         """Index the faults by another catalogue."""
         self._catalog = catalog
-        self._of_fault = {
-            self._make_fault_key(finding): finding.key for finding in self if not finding.on_trial
-        }
+        self._of_fault = {self._make_fault_key(finding): finding.key for finding in self}
 
     # --- queries
 
@@ -99,7 +97,7 @@ class OpenFindings:
         return incident in self._of_incident
 
     def find_by_fault(self, fault: Fault) -> Finding | None:
-        """The finding of this fault under any code, not on trial; the one opened last."""
+        """The finding of this fault under any code; the one opened last."""
         key = self._of_fault.get(fault)
         return self._open.get(key) if key is not None else None
 
@@ -117,7 +115,7 @@ class OpenFindings:
         self._open[key] = finding
         if known is not None and known.incident == finding.incident:
             return
-        if known is None and not finding.on_trial:
+        if known is None:
             self._of_fault[self._make_fault_key(finding)] = key
         self._of_component.setdefault(finding.component, set()).add(key)
         if finding.incident:
@@ -143,7 +141,7 @@ class OpenFindings:
         own.discard(finding.key)
         if not own:
             del self._of_component[finding.component]
-        if resolved and not (finding.is_simulated or finding.on_trial):
+        if resolved and not finding.is_simulated:
             self._note_resolved((finding.component, finding.code), time)
         keys = self._of_incident.get(finding.incident)
         if keys is not None:

@@ -51,7 +51,7 @@ def waits_for_idle(findings: Iterable[Finding], *, device_reset: bool) -> bool:
 
 
 def _may_repair(finding: Finding, *, idle: bool, drills: bool) -> bool:
-    if finding.on_trial or finding.is_deferred or finding.state is not FindingState.OPEN:
+    if finding.is_deferred or finding.state is not FindingState.OPEN:
         return False
     if finding.is_simulated and not drills:
         return False

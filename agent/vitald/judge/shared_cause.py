@@ -31,7 +31,7 @@ class SharedCause:
 
     def find_finding(self, event: Event) -> Finding | None:
         """The finding of the node that stands for what the event reports of its device."""
-        found = self._state.findings.get_finding((NODE, event.code, event.is_simulated, False))
+        found = self._state.findings.get_finding((NODE, event.code, event.is_simulated))
         return found if found is not None and event.component in found.components[1:] else None
 
     def lift_event(self, event: Event, rule: Rule) -> tuple[Event, list[Transition]]:
@@ -68,7 +68,7 @@ class SharedCause:
             for finding in self._state.findings
             if any(component.kind is kind for component in finding.components)
             and finding.is_simulated == event.is_simulated
-            and not (finding.on_trial or finding.is_hearsay)
+            and not finding.is_hearsay
             and abs(finding.since - event.time) <= _AT_ONCE_S
             and (
                 finding.code == event.code

@@ -173,10 +173,7 @@ def read_findings(
     wanted = {"component": component, "code": code}
     narrow = "".join(f" AND {column} = ?" for column, value in wanted.items() if value is not None)
     values = [value for value in wanted.values() if value is not None]
-    which = (
-        f"FROM findings WHERE state = 'cleared' AND NOT shadow{narrow} ORDER BY cleared_at DESC"
-        " LIMIT ?"
-    )
+    which = f"FROM findings WHERE state = 'cleared'{narrow} ORDER BY cleared_at DESC LIMIT ?"
     with _connect(path) as db:
         return RowList.from_rows(
             db.execute(f"SELECT {list_columns(db, FINDING)} {which}", (*values, limit)), finding_of
@@ -371,7 +368,7 @@ class LedgerSnapshot:
     """
 
     events: Iterator[Event]
-    opened: tuple[Finding, ...]  # those of rules on trial excepted
+    opened: tuple[Finding, ...]
     until: float  # of the last event or transition
 
 
@@ -393,8 +390,7 @@ def open_snapshot(path: Path) -> Iterator[LedgerSnapshot]:
                 db, copy.row_factory = copy, sqlite3.Row
             db.execute("BEGIN")  # one snapshot for all that is read
             opened = db.execute(
-                f"SELECT {list_columns(db, FINDING)} FROM findings"
-                " WHERE state != 'cleared' AND NOT shadow"
+                f"SELECT {list_columns(db, FINDING)} FROM findings WHERE state != 'cleared'"
             ).fetchall()
             latest = (
                 "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time)"

@@ -230,7 +230,7 @@ def _read_memory(reader: RowReader, findings: tuple[Finding, ...]) -> Memory:
 
 
 def _read_ended(reader: RowReader) -> dict[tuple[Component, str, bool], str]:
-    latest = f"WHERE state = 'cleared' AND NOT shadow ORDER BY id DESC LIMIT {_MAX_ENDED}"
+    latest = f"WHERE state = 'cleared' ORDER BY id DESC LIMIT {_MAX_ENDED}"
     query = reader.build_query("findings", schema.FINDING, latest)
     cleared = reversed(reader.read_rows("cleared", rows.finding_of, query))
     return {

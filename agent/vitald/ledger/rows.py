@@ -234,7 +234,6 @@ def finding_row(finding: Finding) -> Row:
         "incident": finding.incident,
         "heard_since": finding.heard_since,
         "quiet_s": finding.quiet_s,
-        "shadow": finding.on_trial,
         "remedy_at": finding.remedy_at,
     }
     return _FINDINGS.add_sum(row)
@@ -270,7 +269,6 @@ def finding_of(row: sqlite3.Row) -> Finding:
         if row["confirmed_by"] is not None
         else _default_confirmation(row["source"]),
         confirmed_action=Action(confirmed),
-        on_trial=_read_flag(row["shadow"]),
         accepted=_make_acceptance(**json.loads(_read_text(row["accepted"])))
         if row["accepted"] is not None
         else None,

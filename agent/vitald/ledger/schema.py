@@ -196,7 +196,7 @@ EVENT = (
 FINDING = (
     "id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields,"
     " state, simulated_until, cleared_at, cleared_by, asked, source, incident, heard_since,"
-    " quiet_s, shadow, remedy_at, accepted, confirmed_by"
+    " quiet_s, remedy_at, accepted, confirmed_by"
 )
 TRANSITION = "time, finding, state, action, cause, event"
 INCIDENT = "id, since, last, closed_at, story, simulated, boot_id, usec, members"

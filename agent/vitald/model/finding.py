@@ -93,7 +93,6 @@ class Finding:
     # witness's own
     confirmed_action: Action = Action.REPLACE_NODE
     remedy_at: float | None = None  # when its remedy was begun
-    on_trial: bool = False  # its rule is on trial: shown, without effect
     state: FindingState = FindingState.OPEN
     accepted: Acceptance | None = None
     simulated_until: float | None = None
@@ -215,10 +214,10 @@ class Finding:
 
     @property
     def key(self) -> FindingKey:
-        return self.component, self.code, self.is_simulated, self.on_trial
+        return self.component, self.code, self.is_simulated
 
 
-FindingKey = tuple[Component, str, bool, bool]
+FindingKey = tuple[Component, str, bool]
 
 # The driver knows whether a device needs a reset or the node a reboot; nothing of jobs and spare
 # parts.

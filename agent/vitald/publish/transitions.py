@@ -47,7 +47,6 @@ class FindingChange:
     action: Action
     cause: str
     simulated: bool
-    on_trial: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,6 @@ def _parse_change(change: schema.ApiTransition) -> FindingChange:
         action=Action(change["action"]),
         cause=read_short(change["cause"]),
         simulated=read_flag(change["simulated"]),
-        on_trial=read_flag(change["onTrial"]),
     )
 
 

@@ -90,7 +90,7 @@ def select_action(
     requiring = [
         (kind, finding)
         for finding in findings
-        if not (finding.is_simulated or finding.on_trial or finding.is_deferred)
+        if not (finding.is_simulated or finding.is_deferred)
         and (kind := finding.action.choose_repair(device_reset=device_reset))
     ]
     if any(finding.state is not FindingState.OPEN for _, finding in requiring):

@@ -253,7 +253,7 @@ WHY: Get[schema.Why] = Get(
     "/v1/findings/{id}/why",
     "findings",
     "The chain of a finding, from the raw lines to the flags",
-    "Of an open finding, one of a rule on trial, or a cleared one that the ledger still keeps.",
+    "Of an open finding, or a cleared one that the ledger still keeps.",
     parameters=(FINDING_ID,),
     problems=(NOT_FOUND,),
 )
@@ -280,7 +280,7 @@ TRANSITIONS: Get[schema.Transitions] = Get(
     "/v1/transitions",
     "events",
     "How findings changed",
-    "From the ledger, oldest first, with rules on trial and drills. An id does not appear after a "
+    "From the ledger, oldest first, with drills. An id does not appear after a "
     "higher one, so a client that keeps the last id misses nothing.",
     parameters=(SINCE, LIMIT, COMPONENT, CODE, KIND, NEWEST),
     problems=(NOT_FOUND,),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 
 from vitald.catalog import Catalog, Rule
 from vitald.core.jobs import Job
-from vitald.judge.findings import find_clears, find_rule
+from vitald.judge.findings import find_clears
 from vitald.judge.verdict import (
     DescribeComponent,
     format_reasons,
@@ -97,7 +97,7 @@ def format_finding(
     found: Finding, catalog: Catalog, names: DeviceNames | None = None
 ) -> schema.ApiFinding:
     """`names`: of its device, None where they are not known."""
-    entry = find_rule(found, catalog)
+    entry = catalog.find_rule(found.code)
     ruling = entry.apply_to(found.fields)
     requirement = found.requirement
     return {
@@ -314,7 +314,7 @@ def format_history(
         "finding": format_finding(past.finding, catalog, names),
         "events": [format_event(stored) for stored in past.events],
         "incident": incident,
-        "rule": format_rule(find_rule(past.finding, catalog)),
+        "rule": format_rule(catalog.find_rule(past.finding.code)),
         "asked": _format_layers(past.finding, catalog),
         "flags": flags,
         "transitions": [
@@ -334,7 +334,7 @@ def _format_layers(finding: Finding, catalog: Catalog) -> list[schema.Layer]:
     """What the finding requires, by what requires it. A layer that equals the finding's requirement
     decides.
     """
-    entry = find_rule(finding, catalog)
+    entry = catalog.find_rule(finding.code)
     table = f"{entry.source} (profile {catalog.profile}, {entry.origin or 'not listed'})"
     raised = finding.catalog_requirement is not finding.base
     co_occurrence = finding.catalog_requirement if raised else None
@@ -415,7 +415,6 @@ def format_rule(entry: Rule) -> schema.ApiRule:
         "escalation": entry.escalation,
         "sharedCause": entry.shared_cause,
         "ofPeers": entry.of_peers,
-        "shadow": format_rule(entry.trial) if entry.trial is not None else None,
         "cases": [
             {
                 "when": {field: list(values) for field, values in case.where.items()},

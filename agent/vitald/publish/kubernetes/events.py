@@ -73,11 +73,10 @@ class Backlog:
 
 
 def is_announced(change: FindingChange, *, drills: bool) -> bool:
-    """Whether it is worth an event: from `inspect` on, and never for a rule on trial."""
+    """Whether it is worth an event: from `inspect` on."""
     return (
         change.kind in _KINDS
         and change.action.rank >= Action.INSPECT.rank
-        and not change.on_trial
         and (drills or not change.simulated)
     )
 

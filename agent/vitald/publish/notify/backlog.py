@@ -81,9 +81,9 @@ class Backlog:
         )
 
     def add_change(self, change: FindingChange) -> None:
-        """One of the ledger, in its order. Rules on trial never count."""
+        """One of the ledger, in its order."""
         self._cursor = Cursor(position=change.id, at=change.at)
-        if change.on_trial or change.kind in (ChangeKind.IN_REMEDY, ChangeKind.OTHER):
+        if change.kind in (ChangeKind.IN_REMEDY, ChangeKind.OTHER):
             return
         if change.kind is ChangeKind.CLEARED:
             self._end(change)

@@ -86,7 +86,7 @@ class DrillRoutes:
         state: Literal["announced", "seen", "expired"] = "expired"
         if seen is not None:
             state = "seen"
-            key = (seen.event.component, seen.event.code, True, False)
+            key = (seen.event.component, seen.event.code, True)
             finding = next(
                 (found.id for found in self._node_state.findings if found.key == key), None
             )

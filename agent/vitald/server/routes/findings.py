@@ -127,11 +127,7 @@ class FindingRoutes:
 
     def _find_open(self, number: int) -> Finding | None:
         node_state = self._context.node_state
-        opened = (
-            finding
-            for finding in (*node_state.findings, *node_state.trials)
-            if finding.id == number
-        )
+        opened = (finding for finding in node_state.findings if finding.id == number)
         return next(opened, None)
 
     async def _read_past(self, number: int, current: Finding | None) -> FindingHistory:
@@ -161,7 +157,7 @@ class FindingRoutes:
 
     def _judge_alone(self, finding: Finding) -> Verdict:
         """The verdict if this finding were the only one."""
-        counted = [finding] if finding.is_open and not finding.on_trial else []
+        counted = [finding] if finding.is_open else []
         return compute_verdict(counted, [], 0.0, device_reset=self._context.node_state.device_reset)
 
     async def clear_finding(self, request: web.Request) -> schema.OneFinding:

@@ -96,10 +96,6 @@ class NodeRoutes:
                 self._context.format_incident(incident, own)
                 for incident, own in self._context.list_open_incidents()[:PAGE]
             ],
-            "trials": [
-                self._context.format_finding(finding)
-                for finding in sort_by_strength(node_state.trials)[:PAGE]
-            ],
             "suspects": self._list_suspects(now),
             "diagnostics": serialize_outline(self._diagnostics),
             "recovery": self._recovery.describe_request() if self._recovery is not None else None,

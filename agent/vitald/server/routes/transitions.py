@@ -60,7 +60,6 @@ class TransitionRoutes:
             "action": transition.action,
             "cause": transition.cause,
             "simulated": finding.is_simulated,
-            "onTrial": finding.on_trial,
         }
 
 

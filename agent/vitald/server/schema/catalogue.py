@@ -49,8 +49,6 @@ class ApiRule(_FaultClassed):
     """If all devices of the kind have it at once, it is one finding of the node."""
     ofPeers: bool
     """If several devices have it at once, a worker elsewhere failed: one finding of the node."""
-    shadow: ApiRule | None
-    """The rule on trial beside it: what it requires is shown, without effect."""
     cases: list[ApiCase]
     """Context that changes the action."""
     known: bool

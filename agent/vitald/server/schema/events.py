@@ -55,8 +55,6 @@ class ApiTransition(TypedDict):
     """Why."""
     simulated: bool
     """It is a drill's, or was read from a simulated library."""
-    onTrial: bool
-    """Its rule is on trial: it has no effect."""
 
 
 class Transitions(TypedDict):

@@ -44,7 +44,7 @@ class ApiFinding(_FaultClassed):
     id: _Positive
     """Its number; `POST /v1/findings/{id}/clear` takes it."""
     incident: _Count
-    """The incident that it belongs to; 0 if it is of a rule on trial."""
+    """The incident that it belongs to; 0 if it has none."""
     state: Annotated[str, model.FindingState]
     """`in_remedy`: an operator began the required action; the finding stays open until evidence
     shows that it worked."""
@@ -284,7 +284,7 @@ class Why(TypedDict):
     events: Annotated[list[ApiEvent], Keywords(max_items=8)]
     """The events that it was seen in; of many, the first four and the last four."""
     incident: ApiIncident | None
-    """Its incident; null if it is of a rule on trial."""
+    """Its incident; null if it has none."""
     rule: ApiRule
     """The catalogue's entry, as the daemon applies it."""
     asked: Annotated[list[Layer], Keywords(min_items=1, max_items=4)]

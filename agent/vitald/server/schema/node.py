@@ -110,8 +110,6 @@ class NodeStatus(ApiVerdict, _OptionalNodeStatus):
     """How many are open altogether."""
     incidents: Annotated[list[ApiIncident], Keywords(max_items=100)]
     """The open incidents in the order of `reasons`, 100 at most."""
-    trials: Annotated[list[ApiFinding], Keywords(max_items=100)]
-    """What rules on trial would have required, 100 at most. Without effect."""
     suspects: Annotated[list[Suspect], Keywords(max_items=100)]
     """Devices with a record of faults, the highest score first, 100 at most. Advice to people."""
     ledger: ApiLedger
