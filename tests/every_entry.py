@@ -204,7 +204,7 @@ class Node:
         if is_carried(finding) or not (finding.has_failed_remedy or before.rank < action.rank):
             escalation = None  # another layer decides
         if escalation is not None and rule.apply_to(finding.fields).escalation == "none":
-            yield f"escalation none, and yet {escalation.action.value}, as {escalation.because}"
+            yield f"escalation none, and yet {escalation.action.value}, as {escalation.reason}"
         if action is Action.REPLACE_NODE and rule.fault_class in SOFTWARE:
             yield f"class {rule.fault_class.value} replaces the node"
         if escalation is not None:

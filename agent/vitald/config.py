@@ -19,7 +19,6 @@ from typing import Any
 
 from vitald import catalog, tomlfile
 from vitald.catalog_section import CatalogSettings
-from vitald.checking import read_flag
 from vitald.collectors.discovery import find_sections
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.config_file import (
@@ -86,9 +85,6 @@ class Config:
     policy: Policy = field(default_factory=Policy)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     log: Log = field(default_factory=Log)
-    notes: tuple[str, ...] = field(
-        default=(), compare=False
-    )  # keys that older files have, and what became of them: with file, line and key
     settings_hash: int = field(default=0, compare=False)  # of what the file sets
 
     @property
@@ -108,7 +104,7 @@ class Config:
     def replace_section(self, name: str, settings: object) -> Config:
         """The same configuration with other settings of one section."""
         sections = {section: self.get_section(section) for section in (*SECTIONS, *GROUPS)}
-        return _build_config({**sections, name: settings}, self.notes)
+        return _build_config({**sections, name: settings})
 
 
 COLLECTOR_SECTIONS = {section.name: section for section in find_sections()}
@@ -148,32 +144,6 @@ POLLED = tuple(
     if name in COLLECTOR_SECTIONS and hasattr(class_(), "every_s")
 )
 SWITCHED = tuple(name for name in COLLECTOR_SECTIONS if hasattr(SECTIONS[name](), "enabled"))
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A renamed or removed key: its section and name now, or None and why it is gone."""
-
-    since: str  # the version of vitald
-    now: tuple[str, str] | None
-    why: str = ""
-    # Converts the value to that under the new name; raises ValueError.
-    reads: Callable[[object], object] | None = None
-
-
-# Former keys. They are accepted with a note: an upgrade that refused a key which was valid before
-# would stop the daemon on a whole fleet. A word that never was a key is refused.
-MOVED: dict[tuple[str, str], Moved] = {
-    ("kernel_log", "accept_userspace"): Moved(
-        "0.1",
-        ("kernel_log", "userspace"),
-        'true is "confirmed", false is "ignore"; without either it is "unconfirmed"',
-        lambda value: "confirmed" if read_flag(value) else "ignore",
-    ),
-    ("network", "port_down_replace_after"): Moved(
-        "0.1", None, "a port that is down requires an inspection, however long it lasts"
-    ),
-}
 
 
 def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
@@ -292,8 +262,7 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     """Check tables key by key. `text` only serves to find line numbers. Raises ConfigError."""
     report = FileReport(name, text)
     sections: dict[str, object] = {}
-    upgraded = _upgrade_tables(tables, report)
-    for section, table in upgraded.items():
+    for section, table in tables.items():
         if section in SECTIONS:
             sections[section] = read_section(section, SECTIONS[section], table, report)
         elif section in GROUPS:
@@ -304,12 +273,12 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
         else:
             text = f"{section}: stands in no section{_suggest_sections(section)}"
             report.add_error_at((section,), text)
-    config = _build_config(sections, tuple(report.notes))
+    config = _build_config(sections)
     _check_together(config, report.add_error)
     _check_overrides(config.catalog, report)
     if report.errors:
         raise ConfigError(report.errors)
-    return replace(config, settings_hash=hash_settings(upgraded))
+    return replace(config, settings_hash=hash_settings(tables))
 
 
 def hash_settings(tables: tomlfile.Table) -> int:
@@ -332,68 +301,17 @@ def _check_site_checks(
             wrong(f"{SITE_CHECKS.name}.{name}", "every", f"at least {_LEAST_RUN_S:g} s, or off")
 
 
-def _build_config(sections: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Config:
+def _build_config(sections: Mapping[str, Any]) -> Config:
     """From the settings of each section, by its name."""
     of_collectors = [values for name, values in sections.items() if name in COLLECTOR_SECTIONS]
     others = {name: values for name, values in sections.items() if name not in COLLECTOR_SECTIONS}
-    return Config(**others, collectors=SectionValues(*of_collectors), notes=notes)
+    return Config(**others, collectors=SectionValues(*of_collectors))
 
 
 def _suggest_sections(key: str) -> str:
     """`: it belongs below [nvml]`; empty if no section has the key."""
     owners = [f"[{section}]" for section in SECTIONS if key in settings_of(section)]
     return f": it belongs below {' or '.join(owners)}" if owners else ""
-
-
-def _upgrade_tables(tables: tomlfile.Table, report: FileReport) -> tomlfile.Table:
-    """The tables of an older file with today's keys: renamed keys have their new name, removed
-    keys are left out, and each gets a note.
-    """
-    upgraded: tomlfile.Table = {
-        section: dict(table) if isinstance(table, dict) else table
-        for section, table in tables.items()
-    }
-    for (section, key), moved in MOVED.items():
-        table = upgraded.get(section)
-        if isinstance(table, dict) and key in table:
-            _move_key(upgraded, (section, key), table.pop(key), moved, report)
-    former = {section for section, _ in MOVED} - {*SECTIONS}
-    return {section: table for section, table in upgraded.items() if table or section not in former}
-
-
-def _move_key(
-    upgraded: tomlfile.Table,
-    former: tuple[str, str],
-    value: Any,
-    moved: Moved,
-    report: FileReport,
-) -> None:
-    """Put the value of a former section and key where `moved` says."""
-    why = f": {moved.why}" if moved.why else ""
-    if moved.now is None:
-        what = f"gone since vitald {moved.since}{why}. It has no effect: remove it"
-        report.add_note(*former, what)
-        return
-    section, key = moved.now
-    table = upgraded.setdefault(section, {})
-    if moved.reads is not None:
-        try:
-            value = moved.reads(value)
-        except ValueError as error:
-            report.add_error(*former, str(error))
-            return
-        if isinstance(table, dict) and table.get(key, value) != value:
-            what = f"says {value!r}, and [{section}] {key} says {table[key]!r}: remove this one"
-            report.add_error(*former, what)
-            return
-    called = f"called [{section}] {key} since vitald {moved.since}{why}"
-    if isinstance(table, dict) and key not in table:
-        table[key] = value
-        report.former[section, key] = former
-        report.add_note(*former, f"{called}. It is read as that: rename it")
-    else:
-        what = f"{called}, which is set as well. It has no effect: remove it"
-        report.add_note(*former, what)
 
 
 def _check_together(config: Config, wrong: Callable[[str, str, str], None]) -> None:

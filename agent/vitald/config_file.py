@@ -39,27 +39,20 @@ class ConfigError(Exception):
 
 
 class FileReport:
-    """The mistakes in a configuration file and the notes on it, each with its place."""
+    """The mistakes in a configuration file, each with its place."""
 
     def __init__(self, name: str, text: str) -> None:
         self.errors: list[str] = []
-        self.notes: list[str] = []
-        # Section and key of a setting: those under which the file has it, by a former name.
-        self.former: dict[tuple[str, str], tuple[str, str]] = {}
         self._name = name
         self._text = text
 
     def add_error(self, section: str, key: str, what: str) -> None:
-        section, key = self.former.get((section, key), (section, key))
-        self.add_error_at((*section.split("."), key), f"{_format_key(section, key)}: {what}")
+        name = f"[{section}]{' ' + key if key else ''}"
+        self.add_error_at((*section.split("."), key), f"{name}: {what}")
 
     def add_error_at(self, path: tuple[str, ...], text: str) -> None:
         """A text that names the key; `path` is where it stands."""
         self.errors.append(f"{self._find_place(path)}: {text}")
-
-    def add_note(self, section: str, key: str, what: str) -> None:
-        place = self._find_place((section, key))
-        self.notes.append(f"{place}: {_format_key(section, key)}: {what}")
 
     @cached_property
     def _lines(self) -> dict[tuple[str, ...], int]:
@@ -70,10 +63,6 @@ class FileReport:
         outward = (self._lines.get(path[:length]) for length in range(len(path), 0, -1))
         line = next(filter(None, outward), None)
         return f"{self._name}:{line}" if line is not None else self._name
-
-
-def _format_key(section: str, key: str) -> str:
-    return f"[{section}]{' ' + key if key else ''}"
 
 
 def list_settings(section: str, class_: type[Any]) -> dict[str, tuple[str, Setting]]:

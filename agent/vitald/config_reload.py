@@ -114,7 +114,6 @@ class ConfigReload:
         await self._apply(self.config, catalog)
         self._loaded_at = time.time()
         self._publish_file(path, restart=restart)
-        log_notes(loaded)
         log.info(
             "reloaded",
             level="notice",
@@ -180,12 +179,6 @@ class ConfigReload:
         except OSError as error:
             return path, (error.errno,)
         return path, (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
-
-
-def log_notes(config: Config) -> None:
-    """Report the keys that are renamed or gone."""
-    for note in config.notes:
-        log.warning("key_changed", note=note)
 
 
 def _refuse(path: Path | None, errors: Sequence[str], effect: str) -> Reload:

@@ -290,7 +290,7 @@ class Node:
         name, _, text = rest.partition(" ")
         (asked,) = [found.requirement for found in self.judge.open_findings if named(found) == name]
         assert isinstance(asked, Requirement)
-        assert text in asked.because, f"the reason is {asked.because!r}"
+        assert text in asked.reason, f"the reason is {asked.reason!r}"
 
     def told(self, text: str) -> None:
         """Something that changed since the last `expect` had this cause."""

@@ -109,7 +109,6 @@ def test_every_reading_verb_speaks_json(state: tuple[str, Node]) -> None:
         "file": str(node.config),
         "ok": True,
         "errors": [],
-        "notes": [],
     }
 
 

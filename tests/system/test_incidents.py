@@ -17,7 +17,6 @@ from tests.system.document import conforms
 from tests.system.lines import about, dbe, fallen_with_company, fresh_pci, remap, wait_for_pid, xid
 from tests.system.machine import Machine
 from tests.waiting import until
-from vitald.ledger import MIGRATIONS
 
 Make = Callable[..., Node]
 GONE, WAITING = "0000:65:00", "0000:66:00"
@@ -159,28 +158,6 @@ def test_incidents_survive(told: Node) -> None:
     assert [after[key] for key in ("reasons", "incidents", "findings", "suspects")] == [
         before[key] for key in ("reasons", "incidents", "findings", "suspects")
     ]
-
-
-def test_a_ledger_from_before_there_were_incidents(make_node: Make) -> None:
-    """Its findings are as open as any: `incidents` and `vitald status` must not pass over them."""
-    node = make_node()
-    node.state.mkdir()
-    with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
-        ledger.executescript(f"{MIGRATIONS[0]}; PRAGMA journal_mode = WAL; PRAGMA user_version = 1")
-        ledger.execute(
-            "INSERT INTO findings VALUES (1, 'gpu/0000:65:00.0', 'xid/79', 'xid', 'reboot_node',"
-            " 'now', 1.0, 1.0, 1, ?, 'GPU has fallen off the bus', 'NVRM: Xid (PCI:0000:65:00):"
-            " 79', '{}', 'open', NULL, NULL, NULL)",
-            (open("/proc/sys/kernel/random/boot_id").read().strip(),),
-        )
-        ledger.commit()
-    node.start()
-    status = node.status()
-    assert (status["status"], len(status["reasons"])) == ("unhealthy", 1)
-    assert why(node, 1)["finding"]["code"] == "xid/79"
-    assert untold(status) == set()
-    assert "xid/79" in node.cli("status").stdout
-    assert "xid/79" in node.cli("why").stdout
 
 
 def test_incidents_after_the_ledger_was_replaced(node: Node) -> None:

@@ -15,15 +15,13 @@ from vitald import config as configs
 from vitald import tomlfile
 from vitald.catalog_section import CatalogSettings
 from vitald.config import (
-    GROUPS,
-    MOVED,
     POLLED,
     SECTIONS,
     Config,
     settings_of,
 )
 from vitald.config_changes import TakesEffect, compare_configs, find_effect, merge_reloaded
-from vitald.config_file import ConfigError, list_settings
+from vitald.config_file import ConfigError
 from vitald.config_sections import (
     LedgerSettings,
     Limit,
@@ -619,13 +617,3 @@ def test_a_program_to_ignore_is_named_by_its_path(tmp_path: Path, value: str) ->
     path.write_text(f"[diagnostics]\nignore_processes = {value}\n")
     with pytest.raises(ConfigError, match="absolute paths"):
         configs.load(path)
-
-
-def test_no_key_that_was_valid_once_stops_the_daemon() -> None:
-    """`configuration_keys.txt` has every key that ever was: add new ones, remove none."""
-    ever = set((ROOT / "tests/data/configuration_keys.txt").read_text().split())
-    now = {f"{section}.{key}" for section in SECTIONS for key in settings_of(section)}
-    for group in GROUPS.values():
-        now |= {f"{group.name}.{key}" for key in list_settings(group.name, group.settings)}
-    accepted = now | {f"{section}.{key}" for section, key in MOVED}
-    assert (ever - accepted, accepted - ever) == (set(), set())

@@ -6,16 +6,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import pytest
 
-from tests.unit.builders import catalogue, empty, event, finding, gpu
+from tests.unit.builders import catalogue, empty, event, gpu
 from vitald.judge.engine import Judge
 from vitald.judge.open_findings import MAX_FINDINGS
-from vitald.ledger.rows import finding_of, finding_row
-from vitald.ledger.sums import UNSUMMED
-from vitald.model import NODE, Action, Component, ComponentKind, Event, Finding, Trust
+from vitald.model import NODE, Action, Component, ComponentKind, Event, Trust
 from vitald.model.codes import TOO_MANY
 
 PORT = Component(ComponentKind.PCI, "0000:00:01.0")
@@ -65,23 +62,6 @@ def test_what_stands_for_many_is_never_confirmed() -> None:
     )
     (many,) = [one for one in judge.open_findings if one.code == TOO_MANY]
     assert (many.count, many.is_confirmed) == (2, False)
-
-
-@pytest.mark.parametrize("by", ["", "nvml", "nvml (nvml/gpu_lost)"])
-def test_it_is_remembered(by: str) -> None:
-    assert back(finding_row(finding(confirmed_by=by))).confirmed_by == by
-
-
-def test_how_much_is_confirmed_is_remembered() -> None:
-    known = finding(confirmed_by="nvml", confirmed_action=Action.RESET_DEVICE)
-    assert back(finding_row(known)) == known
-
-
-@pytest.mark.parametrize(("source", "by"), [("kernel_log", ""), ("nvml", "nvml"), ("pci", "pci")])
-def test_what_an_older_version_remembers(source: str, by: str) -> None:
-    """It did not say: a source that is no log saw it itself."""
-    row = {**finding_row(finding(source=source)), "confirmed_by": None, "sum": UNSUMMED}
-    assert back(row).confirmed_by == by
 
 
 def test_what_still_holds_confirms_what_it_was_told_under() -> None:
@@ -160,7 +140,3 @@ def test_text_that_raises_what_was_confirmed_is_not_confirmed() -> None:
 )
 def test_who_could_confirm_it(code: str, kind: ComponentKind, witnesses: tuple[str, ...]) -> None:
     assert catalogue().find_witnesses(code, kind) == witnesses
-
-
-def back(row: Any) -> Finding:
-    return finding_of(row)

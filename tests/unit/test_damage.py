@@ -21,7 +21,6 @@ import pytest
 from hypothesis import settings
 
 from tests.unit.builders import catalogue, event, gpu
-from tests.unit.test_upgrade import laid_out
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.ledger import FILE, AuditRecord, Ledger, LedgerError, LedgerNewer
@@ -277,13 +276,14 @@ SQL = [
     *(
         f"UPDATE findings SET {what}"
         for what in (
-            *("fields = 'null'", "fields = '[]'", "fields = '7'", "asked = '{}'"),
-            *("asked = 'null'", "action = 'observe'", "due = 'maintenance'"),
+            *("fields = 'null'", "fields = '[]'", "fields = '7'", "base = '{}'"),
+            *("base = 'null'", "base = replace(base, 'reboot_node', 'observe')"),
+            *("base = replace(base, 'now', 'maintenance')", "implied = base"),
             *("state = 'cleared', cleared_at = 1", "state = 'closed'"),
             *("component = 'toaster/1'", "component = 'gpu/'", "component = ''", "id = -id"),
             *("count = -1", "count = 'many'", "since = 9e999", "last = 1e300"),
             *("since = 'today'", "code = ''", "code = 'xid/39'", "title = X'ff'"),
-            *("incident = -4", "shadow = 1", "quiet_s = 1", "simulated_until = 1"),
+            *("incident = -4", "quiet_s = 1", "simulated_until = 1"),
             *("sum = NULL", "sum = 0", "sum = -1", "accepted = '{}'", "accepted = '[]'"),
             *("boot_id = 'boot-b'", "source = 7", "raw = ''"),
         )
@@ -291,8 +291,7 @@ SQL = [
     *("DELETE FROM findings", "DELETE FROM findings WHERE id = 1", "DELETE FROM seal"),
     *("UPDATE seal SET opened = 0", "UPDATE seal SET commits = 0", "DROP TABLE findings"),
     *("DROP TABLE seal", "DROP TABLE positions", "DROP INDEX findings_open"),
-    *("PRAGMA user_version = 5", "PRAGMA user_version = 1", "PRAGMA user_version = 0"),
-    "PRAGMA user_version = 70",
+    *("PRAGMA user_version = 0", "PRAGMA user_version = 70"),
     *(
         f"UPDATE {what}"
         for what in (
@@ -300,7 +299,7 @@ SQL = [
             *("incidents SET last = 9e999", "incidents SET usec = -5"),
             *("marks SET kind = 'beer'", "marks SET time = 'now'"),
             *("devices SET component = 'gpu'", "devices SET uuid = 5"),
-            *("settled SET time = 9e999", "settled SET code = ''", "positions SET cursor = 7"),
+            *("resolved SET time = 9e999", "resolved SET code = ''", "positions SET cursor = 7"),
             *("positions SET boot_id = 'boot-b'", "positions SET cursor = '100000'"),
             *("events SET fields = 'null'", "events SET code = 'xid/1'"),
         )
@@ -308,7 +307,7 @@ SQL = [
     *(
         f"DELETE FROM {what}"
         for what in (
-            *("incidents", "marks", "devices", "settled", "positions", "events", "transitions"),
+            *("incidents", "marks", "devices", "resolved", "positions", "events", "transitions"),
         )
     ),
 ]
@@ -414,7 +413,7 @@ def test_what_is_lost_is_read_again_and_what_is_whole_is_not(
     assert LOST in lost.codes and lost.positions == {"nvml"}
     folder = shutil.copytree(bases[0].folder, tmp_path / "whole")
     with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
-        db.execute("UPDATE settled SET code = 'xid/1'")
+        db.execute("UPDATE resolved SET code = 'xid/1'")
     whole = start(folder)
     assert (
         REPLACED in whole.codes
@@ -481,16 +480,3 @@ def test_a_ledger_that_cannot_be_read_makes_the_node_unknown(
     assert not is_milder(bases[0].found, then)
     _, then = asyncio.run(late(without_its_findings(bases[0], tmp_path / "damaged")))
     assert LOST in then.codes and "vitald/ledger_unread" not in then.codes
-
-
-def test_a_ledger_that_an_older_vitald_wrote_and_that_is_damaged(tmp_path: Path) -> None:
-    """It has no checksums: that nothing is lost cannot be shown."""
-    folder = laid_out(tmp_path / "state", 5)
-    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
-        (root,) = db.execute(
-            "SELECT rootpage FROM sqlite_schema WHERE name = 'findings'"
-        ).fetchone()
-    with_page(folder / FILE, root - 1, bytes(PAGE))
-    for _ in range(2):
-        after = start(folder)
-        assert after.unknown and LOST in after.codes

@@ -342,7 +342,7 @@ def test_what_is_accepted_is_so_after_a_restart_and_a_replay(stream: list[Event]
         accepted = change.finding.accepted
         if accepted is not None and change.finding.is_open:
             assert change.time < accepted.until
-            assert not change.finding.requirement.is_stronger_than(accepted.asked)
+            assert not change.finding.requirement.is_stronger_than(accepted.required)
 
 
 @given(streams())

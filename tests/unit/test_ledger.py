@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.builders import act, catalogue, empty, gpu, only
+from tests.unit.builders import act, empty, gpu, only
 from tests.unit.builders import event as build
 from vitald.judge.device_history import DeviceHistory
 from vitald.judge.engine import Judge
 from vitald.judge.open_findings import MAX_RESOLVED
 from vitald.ledger import (
     FILE,
-    MIGRATIONS,
     AuditRecord,
     Ledger,
     LedgerDamaged,
@@ -26,8 +25,18 @@ from vitald.ledger import (
     read_findings,
 )
 from vitald.ledger.disk import CommitCount
+from vitald.ledger.schema import VERSION
 from vitald.ledger.sums import compute_checksum
-from vitald.model import NODE, Changes, Event, FindingState, MarkKind, Position, Transition
+from vitald.model import (
+    NODE,
+    Changes,
+    Event,
+    FindingState,
+    MarkKind,
+    Position,
+    ResolvedFault,
+    Transition,
+)
 from vitald.model.codes import CLEARED
 
 
@@ -229,7 +238,7 @@ def test_the_checksum_of_a_row_is_the_same_for_what_comes_back_equal() -> None:
 def test_a_newer_ledger_is_refused_and_left_as_it_was(ledger: Ledger) -> None:
     ledger.close()
     with sqlite3.connect(ledger.path) as db:
-        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        db.execute(f"PRAGMA user_version = {VERSION + 1}")
     before = ledger.path.read_bytes()
     with pytest.raises(LedgerNewer, match="newer vitald"):
         ledger.open()
@@ -272,8 +281,9 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_what_was_dealt_with_is_remembered_in_its_order(ledger: Ledger) -> None:
-    first, second = (gpu(), "xid/79", 10.0), (gpu(), "xid/31", 20.0)
-    for settled in ((first, second), ((gpu(), "xid/79", 30.0),)):
+    first = ResolvedFault(gpu(), "xid/79", 10.0)
+    second = ResolvedFault(gpu(), "xid/31", 20.0)
+    for settled in ((first, second), (ResolvedFault(gpu(), "xid/79", 30.0),)):
         ledger.commit([LedgerEntry(changes=Changes(resolved=settled))])
     assert ledger.read_state().memory.resolved == (second, (gpu(), "xid/79", 30.0))
 
@@ -284,14 +294,24 @@ def test_what_was_dealt_with_is_bounded_as_the_judge_bounds_it(ledger: Ledger) -
             LedgerEntry(
                 changes=Changes(
                     resolved=tuple(
-                        (gpu(), f"xid/{number}", float(number)) for number in range(MAX_RESOLVED)
+                        ResolvedFault(gpu(), f"xid/{number}", float(number))
+                        for number in range(MAX_RESOLVED)
                     )
                 )
             )
         ]
     )
     ledger.commit(
-        [LedgerEntry(changes=Changes(resolved=((gpu(), "xid/5", 1e6), (gpu(), "xid/new", 1e6))))]
+        [
+            LedgerEntry(
+                changes=Changes(
+                    resolved=(
+                        ResolvedFault(gpu(), "xid/5", 1e6),
+                        ResolvedFault(gpu(), "xid/new", 1e6),
+                    )
+                )
+            )
+        ]
     )
     kept = [code for _, code, _ in ledger.read_state().memory.resolved]
     assert (len(kept), kept[0], kept[-2:]) == (MAX_RESOLVED, "xid/1", ["xid/5", "xid/new"])
@@ -299,7 +319,7 @@ def test_what_was_dealt_with_is_bounded_as_the_judge_bounds_it(ledger: Ledger) -
 
 def test_what_was_dealt_with_is_told_by_the_new_clock_once(ledger: Ledger) -> None:
     """Also where the commit is tried again because its answer came too late."""
-    ledger.commit([LedgerEntry(changes=Changes(resolved=((gpu(), "xid/79", 100.0),)))])
+    ledger.commit([LedgerEntry(changes=Changes(resolved=(ResolvedFault(gpu(), "xid/79", 100.0),)))])
     for _ in range(2):
         ledger.commit(
             [
@@ -310,62 +330,6 @@ def test_what_was_dealt_with_is_told_by_the_new_clock_once(ledger: Ledger) -> No
             ]
         )
     assert ledger.read_state().memory.resolved == ((gpu(), "xid/79", 150.0),)
-
-
-@pytest.fixture
-def second_schema(tmp_path: Path) -> Path:
-    """A ledger as a vitald wrote it that knew ends by their words."""
-    ends = [
-        *(
-            ("xid/119", "cleared by alice: driver fixed", 0),
-            ("xid/79", "the node was rebooted (boot 12345678)", 0),
-        ),
-        *(
-            ("xid/31", "quiet for as long as its rule asks", 0),
-            ("xid/45", "told as a consequence of xid/79 on gpu/0000:00:00.0", 0),
-        ),
-        *(
-            ("xid/63", "device/reset: A device was reset", 0),
-            ("xid/13", "the catalogue no longer asks for anything", 0),
-        ),
-        *(("xid/64", "cleared by alice: on trial", 1), ("xid/119", "cleared by bob: again", 0)),
-    ]
-    with sqlite3.connect(tmp_path / FILE) as db:
-        for script in MIGRATIONS[:2]:
-            db.executescript(script)
-        for number, (code, cause, shadow) in enumerate(ends, start=1):
-            db.execute(
-                "INSERT INTO findings (id, component, code, kind, action, due, since, last, count,"
-                " boot_id, title, raw, fields, state, cleared_at, cleared_by, shadow) VALUES (?,"
-                " 'gpu/0000:00:00.0', ?, 'xid', 'inspect', 'now', 0, 0, 1, 'boot', '', '', '{}',"
-                " 'cleared', ?, ?, ?)",
-                (number, code, 100.0 * number, cause, shadow),
-            )
-        db.execute("PRAGMA user_version = 2")
-    return tmp_path
-
-
-def test_a_ledger_of_the_second_schema_is_taken_over(second_schema: Path) -> None:
-    """What it knew as dealt with is history for the judge as before, and other ends are not."""
-    ledger = Ledger(second_schema)
-    for _ in range(2):  # once and for all
-        ledger.open()
-        assert ledger.read_state().memory.resolved == (
-            (gpu(), "xid/63", 500.0),
-            (gpu(), "xid/119", 800.0),
-        )
-        ledger.close()
-    judge = Judge(catalogue(), ledger.rescue().memory)  # type: ignore[union-attr]
-    assert judge.apply_event(event("xid/119", time=799.0)) == []
-    assert only(judge.apply_event(event("xid/119", time=801.0))).opened
-
-
-def test_a_ledger_of_the_second_schema_that_cannot_be_written_is_read(second_schema: Path) -> None:
-    before = (second_schema / FILE).read_bytes()
-    remembered = Ledger(second_schema).rescue()
-    assert remembered is not None
-    assert [code for _, code, _ in remembered.memory.resolved] == ["xid/63", "xid/119"]
-    assert (second_schema / FILE).read_bytes() == before
 
 
 def test_transitions_name_their_event(ledger: Ledger) -> None:

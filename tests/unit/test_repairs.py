@@ -19,7 +19,7 @@ def due(
 
 
 ACCEPTED = Acceptance(
-    by="alice", reason="x", since=0.0, until=9e9, asked=Requirement(Action.REBOOT_NODE, When.NOW)
+    by="alice", reason="x", since=0.0, until=9e9, required=Requirement(Action.REBOOT_NODE, When.NOW)
 )
 
 
@@ -85,7 +85,7 @@ def test_a_drill_is_due_for_those_who_ask_for_drills() -> None:
 
 
 def test_an_escalation_decides_when_it_is_due() -> None:
-    escalated = Requirement(Action.REPLACE_NODE, When.AFTER_JOB, because="again")
+    escalated = Requirement(Action.REPLACE_NODE, When.AFTER_JOB, reason="again")
     one = asks(Action.RESTART_WORKLOAD, escalation=escalated)
     assert (due(one), due(one, idle=True)) == ({}, {Repair.REPLACE: 1})
 

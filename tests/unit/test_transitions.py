@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.builders import finding
-from vitald.ledger import FindingChange
-from vitald.ledger.rows import PastTransition
+from vitald.ledger import FindingChange, PastTransition
 from vitald.model import Action, FindingState
 from vitald.server.routes.transitions import _name_change
 
@@ -30,6 +29,6 @@ RESET, REBOOT = Action.RESET_DEVICE, Action.REBOOT_NODE
 def test_what_a_transition_is_called(
     former: tuple[FindingState, Action] | None, state: FindingState, action: Action, name: str
 ) -> None:
-    past = PastTransition(time=0.0, state=state.value, action=action.value, cause="c", event=None)
+    past = PastTransition(0.0, 1, state, action, "c", None)
     change = FindingChange(1, past, finding(), former)
     assert _name_change(change) == name

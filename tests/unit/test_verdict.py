@@ -131,7 +131,7 @@ def test_what_waits_for_maintenance_or_is_accepted_changes_nothing_but_the_text(
     somebody accepted it.
     """
     accepted = Acceptance(
-        by="alice", reason="why", since=0.0, until=9.0, asked=Requirement(action, When.NOW)
+        by="alice", reason="why", since=0.0, until=9.0, required=Requirement(action, When.NOW)
     )
     unusable = Requirement(action, When.MAINTENANCE, unusable=True)
     unknown = Requirement(action, When.MAINTENANCE, unknown=True)

@@ -242,7 +242,7 @@ def test_the_checks_of_alerts_come_before_others() -> None:
 
 def test_what_a_person_accepted_hides_nothing_that_counts(board: Board) -> None:
     required = Requirement(Action.REPLACE_NODE, When.NOW)
-    accepted = Acceptance(by="root", reason="a spare", since=0.0, until=9e9, asked=required)
+    accepted = Acceptance(by="root", reason="a spare", since=0.0, until=9e9, required=required)
     board.open(
         *(
             finding(Action.INSPECT, number=number, accepted=accepted, escalation=required)

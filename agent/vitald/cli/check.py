@@ -124,7 +124,7 @@ def _check_repair(arguments: argparse.Namespace) -> int:
         word, status = summary[_DUE_KEYS[asks]], str(summary["status"])
         why = f"{status}: {_summarize(summary['reasons'])}"
         answer = {"status": status, "reasons": summary["reasons"]}
-        ignored = summary.get("ignoredDrills", 0)  # an older daemon does not count them
+        ignored = summary["ignoredDrills"]
         if ignored:
             answer["ignoredDrills"] = ignored
             why += f"; ignored: {count_noun(ignored, 'finding')} of a drill (vitald status)"

@@ -71,17 +71,16 @@ def _check_file(arguments: argparse.Namespace) -> int:
 
     path = arguments.file or arguments.config or config_file.DEFAULT_PATH
     errors: list[str] = []
-    notes: tuple[str, ...] = ()
     try:
-        notes = configs.load(path).notes
+        configs.load(path)
     except config_file.ConfigError as error:
         errors = error.errors
     if arguments.json:
-        render.emit_json({"file": str(path), "ok": not errors, "errors": errors, "notes": notes})
+        render.emit_json({"file": str(path), "ok": not errors, "errors": errors})
     elif errors:
         print("\n".join(errors), file=sys.stderr)
     else:
-        print("\n".join([*notes, f"{path}: ok"]))
+        print(f"{path}: ok")
     return EX_CONFIG if errors else 0
 
 

@@ -40,12 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
         _report_failure(error.errors[0])
         return EX_CONFIG
     import_aiohttp()
-    from vitald.config_reload import log_notes
     from vitald.daemon import Daemon  # not before the log is configured
     from vitald.server.listeners import CannotStart
     from vitald.worker_thread import NoThread
 
-    log_notes(config)
     return_memory_early()
 
     async def main() -> None:

@@ -49,7 +49,7 @@ class Acceptances:
         by, reason = str(event.fields.get("by")), str(event.fields.get("reason"))
         asked = replace(finding.requirement, unusable=finding.unusable)
         accepted = Acceptance(
-            by=by, reason=reason, since=event.time, until=float(until), asked=asked
+            by=by, reason=reason, since=event.time, until=float(until), required=asked
         )
         finding = replace(finding, accepted=accepted)
         self._state.findings.put_finding(finding)

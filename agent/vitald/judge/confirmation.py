@@ -123,12 +123,12 @@ class Confirmation:
         ):
             return False
         own = incident.find_member(finding.component, finding.code)
-        locations = own.places if own is not None else frozenset({finding.component.id})
+        locations = own.addresses if own is not None else frozenset({finding.component.id})
         if False in (finding.fields.get("on_pci"), finding.fields.get("on_node")):
             # Otherwise the device is no more than a name in a line.
-            return finding.component.id in member.places
+            return finding.component.id in member.addresses
         if NODE in (finding.component, member.component):
             return True  # counts of devices belong to the node
         if finding.component.kind is ComponentKind.NVSWITCH:
             return True  # switches are observed through the GPUs at their links
-        return not locations.isdisjoint(member.places)
+        return not locations.isdisjoint(member.addresses)

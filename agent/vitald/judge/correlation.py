@@ -186,7 +186,7 @@ class Correlation:
         if (
             requirement.action.makes_unfit
             and not names_no_device
-            and cause.places.isdisjoint(member.places)
+            and cause.addresses.isdisjoint(member.addresses)
         ):
             return False
         return any(

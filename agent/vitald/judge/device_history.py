@@ -235,7 +235,7 @@ class DeviceHistory:
             else:
                 because = ""  # a wait, which `lifecycle` evaluates
             if because:
-                last = replace(step.requirement, because=because)
+                last = replace(step.requirement, reason=because)
         return last
 
     def _check_remedies(

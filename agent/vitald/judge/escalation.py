@@ -174,4 +174,4 @@ class Escalation:
 
 def _is_step(step: EscalationStep, requirement: Requirement) -> bool:
     """Whether the requirement is this step's, whatever its reason is."""
-    return replace(requirement, because="") == step.requirement
+    return replace(requirement, reason="") == step.requirement

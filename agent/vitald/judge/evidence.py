@@ -334,7 +334,7 @@ class EvidenceEvaluation:
         changes = []
         for finding in self._state.findings:
             if finding.source == event.component.id:
-                heard = replace(finding, heard_since=event.time)
+                heard = replace(finding, read_since=event.time)
                 self._state.findings.put_finding(heard)
                 changes.append(
                     Transition(time=event.time, finding=heard, cause="", event=event.identity)

@@ -232,7 +232,7 @@ class FaultEvaluation:
         self._escalation.note_process(finding, rule, event)
         finding = self._escalation.escalate_finding(finding, rule, event.fields, event.time)
         finding = self._finish_finding(finding)
-        again, because = event.fields.get("again"), finding.requirement.because
+        again, because = event.fields.get("again"), finding.requirement.reason
         cause = f"{again}; still observed" if isinstance(again, str) else f"{event.code} seen"
         cause += f"; {because}" if because else ""
         if not finding.is_simulated:

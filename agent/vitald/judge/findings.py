@@ -60,7 +60,7 @@ def open_finding(id_: int, key: FindingKey, event: Event, ruling: Ruling, incide
         fields=event.fields,
         source=event.source,
         incident=incident,
-        heard_since=_read_gap_end(event),
+        read_since=_read_gap_end(event),
         quiet_s=ruling.clears.quiet_s,
         confirmed_by=event.vouched_by,
         simulated_until=event.simulated_until,
@@ -102,7 +102,7 @@ def update_finding(
         last=max(current.last, event.time),
         count=current.count + is_counted(event, current),
         boot_id=boot_id,
-        heard_since=max(current.heard_since, _read_gap_end(event)),
+        read_since=max(current.read_since, _read_gap_end(event)),
         simulated_until=event.simulated_until,
     )
     if current.remedy_at is not None and event.time >= current.remedy_at:
@@ -187,14 +187,14 @@ def is_below_limits(finding: Finding, rule: Rule) -> bool:
 
 def is_carried(finding: Finding) -> bool:
     """Whether it came with its board from another slot, where a replacement was required."""
-    return finding.escalation is not None and finding.escalation.because.startswith(MOVED)
+    return finding.escalation is not None and finding.escalation.reason.startswith(MOVED)
 
 
 def is_worse_than_accepted(finding: Finding) -> bool:
     """Whether it requires more than when a person accepted it."""
     if finding.accepted is None:
         return False
-    then = finding.accepted.asked
+    then = finding.accepted.required
     return finding.requirement.is_stronger_than(then) or (finding.unusable and not then.unusable)
 
 
@@ -207,7 +207,7 @@ def shift_finding(finding: Finding, seconds: float) -> Finding:
         finding,
         since=finding.since + seconds,
         last=finding.last + seconds,
-        heard_since=finding.heard_since + seconds if finding.heard_since else 0.0,
+        read_since=finding.read_since + seconds if finding.read_since else 0.0,
         remedy_at=remedy_at + seconds if remedy_at is not None else None,
         simulated_until=over_at + seconds if over_at is not None else None,
         accepted=accepted,
@@ -218,7 +218,7 @@ def format_acceptance(accepted: Acceptance, now: float) -> str:
     """An acceptance as the detail of a mark. Times are relative to the mark's, so that a step of
     the clock shifts them, too.
     """
-    asked = accepted.asked
+    asked = accepted.required
     requirement = [asked.action.value, asked.when.value, asked.unusable]
     return json.dumps(
         [accepted.since - now, accepted.until - now, requirement, accepted.by, accepted.reason]
@@ -229,7 +229,7 @@ def parse_acceptance(detail: str, time: float) -> Acceptance:
     """The acceptance in the detail of a mark of that time."""
     since, until, (action, when, unusable), by, reason = json.loads(detail)
     asked = Requirement(Action(action), When(when), unusable=unusable)
-    return Acceptance(by=by, reason=reason, since=time + since, until=time + until, asked=asked)
+    return Acceptance(by=by, reason=reason, since=time + since, until=time + until, required=asked)
 
 
 def join_findings(former: Finding, current: Finding) -> Finding:
@@ -282,7 +282,7 @@ def make_transition(before: Finding, after: Finding, event: Event) -> Transition
             f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value}"
             f" ({asked.when.value})"
         )
-        cause += f": {asked.because}" if asked.because else ""
+        cause += f": {asked.reason}" if asked.reason else ""
     elif after.is_confirmed and not before.is_confirmed:
         cause = f"confirmed by {after.confirmed_by}"
     elif before.unusable is not after.unusable:
@@ -340,5 +340,5 @@ def compute_end(finding: Finding) -> float:
         if finding.action is finding.base.action
         else CLEARS_OF[finding.action].quiet_s
     )
-    quiet = max(finding.last, finding.heard_since) + quiet_s if quiet_s is not None else NEVER
+    quiet = max(finding.last, finding.read_since) + quiet_s if quiet_s is not None else NEVER
     return min(quiet, finding.simulated_until if finding.simulated_until is not None else NEVER)

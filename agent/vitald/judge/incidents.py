@@ -78,7 +78,7 @@ class IncidentStore:
             last=event.time,
             boot_id=event.boot_id,
             usec=usec if isinstance(usec, int) else None,
-            places=_list_locations(event.component, event),
+            addresses=_list_locations(event.component, event),
             pids=frozenset((pid,)) if isinstance(pid, int) else _NO_PIDS,
             processes=frozenset((process,)) if isinstance(process, str) else _NO_PROCESSES,
             raw=event.raw,
@@ -98,8 +98,8 @@ class IncidentStore:
         for incident in self._list_candidates(fresh):
             rule = self._find_rule(incident, fresh) if incident.simulated == simulated else None
             if rule is not None:
-                first = self._rules.find_index(rule.name) < self._rules.find_index(incident.story)
-                joined = replace(incident, story=rule.name) if first else incident
+                first = self._rules.find_index(rule.name) < self._rules.find_index(incident.rule)
+                joined = replace(incident, rule=rule.name) if first else incident
                 if not rule.reach.crosses_devices:
                     return joined
                 if reached is None or (reached.closed_at is not None and joined.closed_at is None):
@@ -130,7 +130,7 @@ class IncidentStore:
             members.append(fresh)
             members.sort(
                 key=lambda member: (
-                    self._rules.rank_name(member.name, incident.story),
+                    self._rules.rank_name(member.name, incident.rule),
                     member.first,
                 )
             )
@@ -145,7 +145,7 @@ class IncidentStore:
         )
         self._all.pop(incident.id, None)
         self._all[incident.id] = self._touched[incident.id] = grown
-        self._index_locations(grown, fresh.places)
+        self._index_locations(grown, fresh.addresses)
         while len(self._all) > MAX_INCIDENTS:
             self._drop_incident(
                 next(
@@ -215,7 +215,7 @@ class IncidentStore:
         """Incidents at its locations, the youngest first, then the youngest of all."""
         own = {
             number
-            for location in fresh.places
+            for location in fresh.addresses
             for number in islice(reversed(self._at.get(location, {})), _MAX_CANDIDATES)
         }
         for incident in sorted(
@@ -276,7 +276,7 @@ class IncidentStore:
         ]
         if not any(Role.CAUSE in own for own in roles):
             return False
-        if rule.reach is Reach.DEVICE or not incident.root.places.isdisjoint(fresh.places):
+        if rule.reach is Reach.DEVICE or not incident.root.addresses.isdisjoint(fresh.addresses):
             return True
         return not all(Role.CAUSE in own and Role.ECHO not in own for own in (roles[0], roles[-1]))
 
@@ -284,7 +284,7 @@ class IncidentStore:
         for location in (
             places
             if places is not None
-            else {location for member in incident.members for location in member.places}
+            else {location for member in incident.members for location in member.addresses}
         ):
             numbers = self._at.setdefault(location, {})
             numbers.pop(incident.id, None)
@@ -292,7 +292,7 @@ class IncidentStore:
 
     def _drop_incident(self, incident: Incident) -> None:
         self._all.pop(incident.id, None)
-        for location in {location for member in incident.members for location in member.places}:
+        for location in {location for member in incident.members for location in member.addresses}:
             numbers = self._at.get(location, {})
             numbers.pop(incident.id, None)
             if not numbers:
@@ -314,7 +314,7 @@ def _is_reached(reach: Reach, first: Member, other: Member) -> bool:
         if first.pids and other.pids:
             return not first.pids.isdisjoint(other.pids)
         return not first.processes.isdisjoint(other.processes)
-    return not first.places.isdisjoint(other.places)
+    return not first.addresses.isdisjoint(other.addresses)
 
 
 def _is_in_window(rule: CorrelationRule, cause: Member, echo: Member) -> bool:
@@ -351,10 +351,10 @@ def _update_member(member: Member, fresh: Member, *, counts: bool) -> Member:
         last=max(member.last, fresh.last),
         boot_id=fresh.boot_id,
         usec=fresh.usec,
-        places=(
-            member.places
-            if fresh.places <= member.places or len(member.places) >= _MAX_PROCESSES
-            else member.places | fresh.places
+        addresses=(
+            member.addresses
+            if fresh.addresses <= member.addresses or len(member.addresses) >= _MAX_PROCESSES
+            else member.addresses | fresh.addresses
         ),
         pids=member.pids if known or fresh.pids <= member.pids else member.pids | fresh.pids,
         processes=(

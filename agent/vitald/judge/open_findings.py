@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from vitald.catalog import Catalog
 from vitald.judge import findings as life
 from vitald.judge.incidents import IncidentStore
-from vitald.model import Component, Finding, FindingKey, Memory, Transition
+from vitald.model import Component, Finding, FindingKey, Memory, ResolvedFault, Transition
 
 MAX_FINDINGS = 4096  # open findings; hostile input may name devices and codes without end
 MAX_RESOLVED = 4096  # resolved faults, by component and code; the ledger keeps as many
@@ -154,22 +154,24 @@ class OpenFindings:
     # --- resolved faults
 
     @property
-    def resolved(self) -> tuple[tuple[Component, str, float], ...]:
-        return tuple((component, code, time) for (component, code), time in self._resolved.items())
+    def resolved(self) -> tuple[ResolvedFault, ...]:
+        return tuple(ResolvedFault(*key, time) for key, time in self._resolved.items())
 
     def find_resolved_at(self, component: Component, code: str) -> float:
         """When the fault was last resolved: older lines are history. Minus infinity if never."""
         return self._resolved.get((component, code), -life.NEVER)
 
-    def take_newly_resolved(self) -> tuple[tuple[Component, str, float], ...]:
+    def take_newly_resolved(self) -> tuple[ResolvedFault, ...]:
         """The faults that were resolved since the last call."""
         taken = tuple(
-            (*key, self._resolved[key]) for key in self._newly_resolved if key in self._resolved
+            ResolvedFault(*key, self._resolved[key])
+            for key in self._newly_resolved
+            if key in self._resolved
         )
         self._newly_resolved = {}
         return taken
 
-    def adopt_resolved(self, resolved: Iterable[tuple[Component, str, float]]) -> None:
+    def adopt_resolved(self, resolved: Iterable[ResolvedFault]) -> None:
         """Add resolved faults from another ledger, where nothing newer is known."""
         self._resolved = {
             **{(component, code): time for component, code, time in resolved},

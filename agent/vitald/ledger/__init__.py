@@ -22,12 +22,11 @@ from vitald.ledger.queries import (
     read_runs,
 )
 from vitald.ledger.restore import RestoredState
-from vitald.ledger.schema import MIGRATIONS
-from vitald.ledger.store import FILE, AuditRecord, Ledger, LedgerEntry, count_events
+from vitald.ledger.schema import AuditRecord, PastTransition
+from vitald.ledger.store import FILE, Ledger, LedgerEntry, count_events
 
 __all__ = [
     "FILE",
-    "MIGRATIONS",
     "AuditRecord",
     "ChangePage",
     "FindingChange",
@@ -39,6 +38,7 @@ __all__ = [
     "LedgerNewer",
     "LedgerSnapshot",
     "PastQuery",
+    "PastTransition",
     "RestoredState",
     "RowList",
     "StoredEvent",

@@ -30,6 +30,6 @@ def refuse_newer(path: Path, version: int) -> None:
     if version > schema.VERSION:
         raise LedgerNewer(
             f"{path}: written by a newer vitald: its schema is {version}, and vitald {__version__}"
-            f" knows those up to {schema.VERSION}. The file is left as it is. Install the newer"
+            f" knows {schema.VERSION}. The file is left as it is. Install the newer"
             " vitald again, or move the file away to begin a new ledger"
         )

@@ -17,28 +17,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from vitald.ledger.errors import LedgerError, refuse_newer
-from vitald.ledger.rows import (
-    UNREADABLE,
-    PastTransition,
-    RowDamaged,
-    event_of,
-    finding_of,
-    incident_of,
-    run_of,
-    transition_of,
-)
 from vitald.ledger.schema import (
-    EVENT,
-    FINDING,
-    INCIDENT,
-    RUN,
-    RUN_SUMMARY,
-    TRANSITION,
-    VERSION,
-    list_columns,
-    migrate_schema,
+    EVENTS,
+    FINDINGS,
+    INCIDENTS,
+    RUNS,
+    TRANSITIONS,
+    PastTransition,
     read_version,
 )
+from vitald.ledger.table import UNREADABLE, RowDamaged, Table
 from vitald.model import Action, Event, Finding, FindingState, Incident, Trust
 from vitald.model.diagnostic import Run
 
@@ -132,10 +120,7 @@ def read_events(path: Path, query: PastQuery) -> RowList[StoredEvent]:
         wanted += [query.since, query.since]
     order = "DESC" if query.newest else "ASC"
     with _connect(path) as db:
-        sql = (
-            f"SELECT id, {list_columns(db, EVENT)} FROM events WHERE {' AND '.join(where)}"
-            f" ORDER BY id {order} LIMIT ?"
-        )
+        sql = EVENTS.select(f"WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?", also=", id")
         _limit_time(db)
         rows = db.execute(sql, (*wanted, query.limit)).fetchall()
         stored = RowList.from_rows(rows, lambda row: _read_stored(db, row))
@@ -163,7 +148,9 @@ def _read_stored(db: sqlite3.Connection, row: sqlite3.Row) -> StoredEvent:
     followers = db.execute(
         "SELECT raw FROM events WHERE follows = ? ORDER BY id LIMIT 8", (row["identity"],)
     )
-    return StoredEvent(row["id"], event_of(row), tuple(follower["raw"] for follower in followers))
+    return StoredEvent(
+        row["id"], EVENTS.read(row), tuple(follower["raw"] for follower in followers)
+    )
 
 
 def read_findings(
@@ -173,11 +160,9 @@ def read_findings(
     wanted = {"component": component, "code": code}
     narrow = "".join(f" AND {column} = ?" for column, value in wanted.items() if value is not None)
     values = [value for value in wanted.values() if value is not None]
-    which = f"FROM findings WHERE state = 'cleared'{narrow} ORDER BY cleared_at DESC LIMIT ?"
+    query = FINDINGS.select(f"WHERE state = 'cleared'{narrow} ORDER BY cleared_at DESC LIMIT ?")
     with _connect(path) as db:
-        return RowList.from_rows(
-            db.execute(f"SELECT {list_columns(db, FINDING)} {which}", (*values, limit)), finding_of
-        )
+        return RowList.from_rows(db.execute(query, (*values, limit)), FINDINGS.read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,26 +180,22 @@ class FindingHistory:
 def read_finding_history(path: Path, finding_id: int) -> FindingHistory | None:
     """The history of one finding, open or cleared. None if there is no such finding."""
     with _connect(path) as db:
-        row = db.execute(
-            f"SELECT {list_columns(db, FINDING)} FROM findings WHERE id = ?", (finding_id,)
-        ).fetchone()
-        if row is None:
+        finding = _read_by_id(db, FINDINGS, finding_id)
+        if finding is None:
             return None
-        finding = finding_of(row)
-        changed = db.execute(
-            f"SELECT {list_columns(db, TRANSITION)} FROM transitions WHERE finding = ? ORDER BY id",
-            (finding_id,),
-        )
-        transitions = tuple(map(transition_of, changed))
-        incident = db.execute(
-            f"SELECT {list_columns(db, INCIDENT)} FROM incidents WHERE id = ?", (finding.incident,)
-        ).fetchone()
+        changed = db.execute(TRANSITIONS.select("WHERE finding = ? ORDER BY id"), (finding_id,))
+        transitions = tuple(map(TRANSITIONS.read, changed))
         return FindingHistory(
             finding,
             transitions,
             _read_evidence(db, finding, transitions),
-            incident_of(incident) if incident is not None else None,
+            _read_by_id(db, INCIDENTS, finding.incident),
         )
+
+
+def _read_by_id(db: sqlite3.Connection, table: Table[T], id_: int | str) -> T | None:
+    row = db.execute(table.select("WHERE id = ?"), (id_,)).fetchone()
+    return None if row is None else table.read(row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +235,13 @@ def read_changes(path: Path, query: PastQuery) -> ChangePage:
     with _connect(path) as db:
         _limit_time(db)
         db.execute("BEGIN")  # one snapshot for all that is read
-        rows = db.execute(
-            f"SELECT id, {list_columns(db, TRANSITION)}, (SELECT max(id) FROM transitions earlier"
-            " WHERE earlier.finding = transitions.finding AND earlier.id < transitions.id)"
-            f" AS former FROM transitions WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?",
-            (*wanted, query.limit),
-        ).fetchall()
+        former = (
+            "(SELECT max(id) FROM transitions earlier WHERE earlier.finding = transitions.finding"
+            " AND earlier.id < transitions.id)"
+        )
+        page = f"WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?"
+        sql = TRANSITIONS.select(page, also=f", id, {former} AS former")
+        rows = db.execute(sql, (*wanted, query.limit)).fetchall()
         changes = RowList.from_rows(
             sorted(rows, key=lambda row: int(row["id"])), lambda row: _read_change(db, row)
         )
@@ -269,20 +251,15 @@ def read_changes(path: Path, query: PastQuery) -> ChangePage:
 
 
 def _read_change(db: sqlite3.Connection, row: sqlite3.Row) -> FindingChange:
-    finding = db.execute(
-        f"SELECT {list_columns(db, FINDING)} FROM findings WHERE id = ?", (row["finding"],)
-    ).fetchone()
+    finding = _read_by_id(db, FINDINGS, row["finding"])
     if finding is None:
         raise RowDamaged(f"transition {row['id']}: there is no finding {row['finding']}")
-    former = db.execute(
-        f"SELECT {list_columns(db, TRANSITION)} FROM transitions WHERE id = ?", (row["former"],)
-    ).fetchone()
-    before = None if former is None else transition_of(former)
+    former = _read_by_id(db, TRANSITIONS, row["former"])
     return FindingChange(
         id=row["id"],
-        transition=transition_of(row),
-        finding=finding_of(finding),
-        former=None if before is None else (FindingState(before.state), Action(before.action)),
+        transition=TRANSITIONS.read(row),
+        finding=finding,
+        former=None if former is None else (former.state, former.action),
     )
 
 
@@ -306,10 +283,7 @@ def _read_evidence(
     )
     rows: dict[int, sqlite3.Row] = {}
     for order in ("ASC", "DESC"):
-        sql = (
-            f"SELECT id, {list_columns(db, EVENT)} FROM events WHERE {where} ORDER BY id {order}"
-            f" LIMIT {_EVIDENCE}"
-        )
+        sql = EVENTS.select(f"WHERE {where} ORDER BY id {order} LIMIT {_EVIDENCE}", also=", id")
         rows.update({row["id"]: row for row in db.execute(sql, values)})
     return tuple(
         RowList.from_rows(
@@ -318,8 +292,8 @@ def _read_evidence(
     )
 
 
-def _without_raw(db: sqlite3.Connection) -> str:
-    return f"{list_columns(db, RUN_SUMMARY)}, NULL AS raw"
+# Runs without their output
+_RUN_COLUMNS = RUNS.columns.replace("raw", "NULL AS raw")
 
 
 def read_runs(path: Path, limit: int, check: str | None = None) -> RowList[Run]:
@@ -328,9 +302,9 @@ def read_runs(path: Path, limit: int, check: str | None = None) -> RowList[Run]:
     with _connect(path) as db:
         return RowList.from_rows(
             db.execute(
-                f"SELECT {_without_raw(db)} FROM runs {where} ORDER BY ended DESC LIMIT ?", values
+                f"SELECT {_RUN_COLUMNS} FROM runs {where} ORDER BY ended DESC LIMIT ?", values
             ),
-            run_of,
+            RUNS.read,
         )
 
 
@@ -345,20 +319,16 @@ def read_last_runs(path: Path, each: int) -> RowList[Run]:
     with _connect(path) as db:
         return RowList.from_rows(
             db.execute(
-                f"SELECT {_without_raw(db)} FROM ({latest}) WHERE place <= ? ORDER BY ended",
-                (each,),
+                f"SELECT {_RUN_COLUMNS} FROM ({latest}) WHERE place <= ? ORDER BY ended", (each,)
             ),
-            run_of,
+            RUNS.read,
         )
 
 
 def read_run(path: Path, run_id: str) -> Run | None:
     """One run, with its output if that is kept. Raises LedgerError."""
     with _connect(path) as db:
-        row = db.execute(
-            f"SELECT {list_columns(db, RUN)} FROM runs WHERE id = ?", (run_id,)
-        ).fetchone()
-        return run_of(row) if row is not None else None
+        return _read_by_id(db, RUNS, run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,26 +348,16 @@ def open_snapshot(path: Path) -> Iterator[LedgerSnapshot]:
     # A ledger without a writer is left unchanged: no write-ahead log is created beside it.
     quiet = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
     try:
-        with (
-            _connect(path, quiet) as db,
-            closing(sqlite3.connect("", isolation_level=None)) as copy,
-        ):
+        with _connect(path, quiet) as db:
             refuse_newer(path, read_version(db))
-            if 0 < read_version(db) < VERSION:
-                # An older ledger is migrated in a temporary copy.
-                db.backup(copy)
-                migrate_schema(copy)
-                db, copy.row_factory = copy, sqlite3.Row
             db.execute("BEGIN")  # one snapshot for all that is read
-            opened = db.execute(
-                f"SELECT {list_columns(db, FINDING)} FROM findings WHERE state != 'cleared'"
-            ).fetchall()
+            opened = db.execute(FINDINGS.select("WHERE state != 'cleared'")).fetchall()
             latest = (
                 "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time)"
                 " FROM transitions), 0))"
             )
             until: float = db.execute(latest).fetchone()[0]
-            rows = db.execute(f"SELECT {list_columns(db, EVENT)} FROM events ORDER BY id")
-            yield LedgerSnapshot(map(event_of, rows), tuple(map(finding_of, opened)), until)
+            rows = db.execute(EVENTS.select("ORDER BY id"))
+            yield LedgerSnapshot(map(EVENTS.read, rows), tuple(map(FINDINGS.read, opened)), until)
     except UNREADABLE as error:
         raise LedgerError(f"{path}: {error}") from error

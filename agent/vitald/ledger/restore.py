@@ -13,24 +13,21 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import vitald.ledger.disk as disk
-import vitald.ledger.rows as rows
 import vitald.ledger.schema as schema
 from vitald.ledger.errors import LedgerDamaged
-from vitald.ledger.rows import RowDamaged
 from vitald.ledger.sums import combine_sums
+from vitald.ledger.table import UNREADABLE, RowDamaged, Table
 from vitald.model import Component, Finding, Memory, Position
 
 T = TypeVar("T")
 
 _MAX_ENDED = 1000  # closed findings whose cause of closing is read
 _JOINABLE_S = 600.0  # longest time after its end in which an incident may still be joined
-_READ_AT_START = ("findings", "incidents", "marks", "devices", "settled", "positions", "seal")
-_UNREADABLE = (sqlite3.Error, OSError, *rows.UNREADABLE)
+_UNREADABLE = (sqlite3.Error, OSError, *UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +48,33 @@ class RestoredState:
 class RowReader:
     """Runs the queries of a start: all rows, or as many as can be read of a damaged ledger.
 
-    `lost` names the tables that were not read completely. `summed`: the rows have checksums.
+    `lost` names the tables that were not read completely.
     """
 
     def __init__(self, db: sqlite3.Connection, *, damaged: bool = False) -> None:
         self._db = db
         self.damaged = damaged
         self.lost: set[str] = set()
-        self.summed = schema.is_summed(db)
 
-    def build_query(self, table: str, columns: str, where: str = "") -> str:
-        return f"SELECT {schema.list_columns(self._db, columns)} FROM {table} {where}".rstrip()
-
-    def read_rows(
-        self, table: str, make: Callable[[sqlite3.Row], T], sql: str, *values: float
-    ) -> tuple[T, ...]:
-        """The result of `make` for each row. `table` is added to `lost` if rows are unreadable.
-
-        With an empty `table` nothing is added.
-        """
-        if not self.damaged:
-            return tuple(map(make, self._db.execute(sql, values)))
-        made, complete = self._salvage_rows(make, sql, *values)
-        if table and not complete:
-            self.lost.add(table)
+    def read_table(self, table: Table[T], where: str = "", *values: float) -> tuple[T, ...]:
+        """The values of these rows. The table is added to `lost` if one is unreadable."""
+        made, complete = self.read_rows(table.read, table.select(where), *values)
+        if not complete:
+            self.lost.add(table.name)
         return made
 
-    def read_value(self, sql: str) -> tuple[float, ...]:
-        """The first column of each row."""
-        return self.read_rows("", _read_first, sql)
+    def read_rows(
+        self, make: Callable[[sqlite3.Row], T], sql: str, *values: float
+    ) -> tuple[tuple[T, ...], bool]:
+        """The result of `make` for each row, and whether all could be read."""
+        if not self.damaged:
+            return tuple(map(make, self._db.execute(sql, values))), True
+        return self._salvage_rows(make, sql, *values)
+
+    def read_number(self, sql: str) -> float:
+        """The only value of a query; 0 if it cannot be read."""
+        found, _ = self.read_rows(_read_first, sql)
+        return max(found, default=0.0)
 
     def _salvage_rows(
         self, make: Callable[[sqlite3.Row], T], sql: str, *values: float
@@ -108,13 +103,13 @@ def read_verified(path: Path, db: sqlite3.Connection, count: disk.CommitCount) -
     The integrity of indexes is checked first: an index without one of its rows would hide an open
     finding.
     """
-    for table in _READ_AT_START:
-        problem = db.execute(f"PRAGMA integrity_check('{table}')").fetchone()[0]
+    for table in schema.STATE:
+        problem = db.execute(f"PRAGMA integrity_check('{table.name}')").fetchone()[0]
         if problem != "ok":
             raise LedgerDamaged(f"{path}: {problem}")
     try:
         remembered = _read_all(RowReader(db), count)
-    except rows.UNREADABLE as error:
+    except UNREADABLE as error:
         raise LedgerDamaged(f"{path}: a row cannot be read: {error!r}") from error
     if remembered.lost:
         raise LedgerDamaged(f"{path}: rows of {', '.join(sorted(remembered.lost))} are missing")
@@ -129,36 +124,26 @@ def rescue_state(path: Path, count: disk.CommitCount, *, damaged: bool) -> Resto
     if disk.describe_irregular(path):
         return None
     # On a read-only disk SQLite cannot create the shared memory that a write-ahead log needs; a
-    # copy elsewhere can be read, and a ledger of an older version can be migrated there. If damage
-    # prevents the migration, the older ledger is read as it is.
-    for attempt in (
-        _read_in_place,
-        _read_copy,
-        partial(_read_in_place, older=True),
-    ):
+    # copy elsewhere can be read.
+    for attempt in (_read_in_place, _read_copy):
         with suppress(*_UNREADABLE):
             return attempt(path, count, damaged=damaged)
     return None
 
 
-def _read_in_place(
-    path: Path, count: disk.CommitCount, *, damaged: bool, older: bool = False
-) -> RestoredState:
+def _read_in_place(path: Path, count: disk.CommitCount, *, damaged: bool) -> RestoredState:
     uri = f"{path.absolute().as_uri()}?mode=ro"
     with closing(_connect(uri, damaged=damaged)) as db:
-        if not older and schema.read_version(db) < schema.VERSION:
-            raise RowDamaged(f"{path}: an older vitald's")
         return _read_readable(path, db, count, damaged=damaged)
 
 
 def _read_copy(path: Path, count: disk.CommitCount, *, damaged: bool) -> RestoredState:
-    """As the file is, in a temporary copy that is migrated to the current schema."""
+    """As the file is, in a temporary copy."""
     with tempfile.TemporaryDirectory(prefix="vitald-") as folder:
         for suffix in ("", "-wal"):
             if (part := path.with_name(path.name + suffix)).exists():
                 shutil.copyfile(part, Path(folder) / part.name)
         with closing(_connect(f"file:{folder}/{path.name}", damaged=damaged)) as db:
-            schema.migrate_schema(db)
             return _read_readable(path, db, count, damaged=damaged)
 
 
@@ -189,9 +174,7 @@ def _read_all(reader: RowReader, count: disk.CommitCount) -> RestoredState:
     summed = _read_open_findings(reader)
     findings = tuple(sorted((finding for finding, _ in summed), key=lambda finding: finding.id))
     memory = _read_memory(reader, findings)
-    positions = reader.read_rows(
-        "positions", rows.position_of, reader.build_query("positions", schema.POSITION)
-    )
+    positions = reader.read_table(schema.POSITIONS)
     ended = _read_ended(reader)
     if not _is_complete(reader, [sum_ for _, sum_ in summed], counted):
         reader.lost.add("findings")
@@ -206,44 +189,45 @@ def _read_all(reader: RowReader, count: disk.CommitCount) -> RestoredState:
 def _read_open_findings(reader: RowReader) -> tuple[tuple[Finding, int], ...]:
     """The open findings with the checksums of their rows."""
     # In a damaged ledger an index may lack a row.
-    table = "findings NOT INDEXED" if reader.damaged else "findings"
-    query = reader.build_query(table, schema.FINDING, "WHERE state != 'cleared' ORDER BY id")
-    return reader.read_rows("findings", _finding_and_sum, query)
+    index = "NOT INDEXED " if reader.damaged else ""
+    query = schema.FINDINGS.select(f"{index}WHERE state != 'cleared' ORDER BY id")
+    made, complete = reader.read_rows(_read_finding_and_sum, query)
+    if not complete:
+        reader.lost.add(schema.FINDINGS.name)
+    return made
 
 
 def _read_memory(reader: RowReader, findings: tuple[Finding, ...]) -> Memory:
-    build, read = reader.build_query, reader.read_rows
-    (last,) = reader.read_value("SELECT coalesce(max(last), 0) FROM incidents") or (0.0,)
-    finding_ids = reader.read_value("SELECT coalesce(max(id), 0) FROM findings")
-    incident_ids = reader.read_value("SELECT coalesce(max(id), 0) FROM incidents")
-    joinable = build("incidents", schema.INCIDENT, "WHERE closed_at IS NULL OR last > ?")
+    read, read_number = reader.read_table, reader.read_number
+    last = read_number("SELECT coalesce(max(last), 0) FROM incidents")
+    finding_id = read_number("SELECT coalesce(max(id), 0) FROM findings")
+    incident_id = read_number("SELECT coalesce(max(id), 0) FROM incidents")
+    joinable = "WHERE closed_at IS NULL OR last > ?"
     return Memory(
         findings=findings,
-        incidents=read("incidents", rows.incident_of, joinable, last - _JOINABLE_S),
-        marks=read("marks", rows.mark_of, build("marks", schema.MARK, "ORDER BY id")),
-        devices=read("devices", rows.device_of, build("devices", schema.DEVICE)),
-        resolved=read("settled", rows.settled_of, build("settled", schema.SETTLED, "ORDER BY id")),
-        next_finding=int(max((*finding_ids, *(item.id for item in findings)), default=0)) + 1,
-        next_incident=int(max((*incident_ids, *(item.incident for item in findings)), default=0))
-        + 1,
+        incidents=read(schema.INCIDENTS, joinable, last - _JOINABLE_S),
+        marks=read(schema.MARKS, "ORDER BY id"),
+        devices=read(schema.DEVICES),
+        resolved=read(schema.RESOLVED, "ORDER BY id"),
+        next_finding=int(max((finding_id, *(item.id for item in findings)))) + 1,
+        next_incident=int(max((incident_id, *(item.incident for item in findings)))) + 1,
     )
 
 
 def _read_ended(reader: RowReader) -> dict[tuple[Component, str, bool], str]:
     latest = f"WHERE state = 'cleared' ORDER BY id DESC LIMIT {_MAX_ENDED}"
-    query = reader.build_query("findings", schema.FINDING, latest)
-    cleared = reversed(reader.read_rows("cleared", rows.finding_of, query))
+    cleared, complete = reader.read_rows(schema.FINDINGS.read, schema.FINDINGS.select(latest))
+    if not complete:
+        reader.lost.add("cleared")
     return {
         (finding.component, finding.code, finding.is_simulated): finding.cleared_by or ""
-        for finding in cleared
+        for finding in reversed(cleared)
     }
 
 
 def _is_complete(reader: RowReader, sums: Sequence[int], counted: int) -> bool:
     """Whether these rows are the open findings as of the last commit: none missing, none older."""
-    if not reader.summed:
-        return not reader.damaged
-    seals = reader.read_rows("", rows.seal_of, reader.build_query("seal", schema.SEAL))
+    seals, _ = reader.read_rows(schema.SEAL.read, schema.SEAL.select())
     return len(seals) == 1 and seals[0].opened == combine_sums(sums) and seals[0].commits >= counted
 
 
@@ -252,5 +236,5 @@ def _read_first(row: sqlite3.Row) -> float:
     return value
 
 
-def _finding_and_sum(row: sqlite3.Row) -> tuple[Finding, int]:
-    return rows.finding_of(row), row["sum"]
+def _read_finding_and_sum(row: sqlite3.Row) -> tuple[Finding, int]:
+    return schema.FINDINGS.read(row), row["sum"]

@@ -1,137 +1,393 @@
 """
-The ledger's tables: migrations, columns, and the statements that write rows.
+The ledger's tables: their columns and indexes, and the version of all this.
 
-Owns     the SQL of the schema, its version and its migrations. Values are bound by column names, so
-         that their order does not matter.
-Refuses  the meaning of rows: that is `rows`.
+Owns     what is stored of each value, and creating the tables in a new file.
+Refuses  statements and checks, which are `table`'s, and when they run.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import vitald.ledger.sums as sums
-
-# One entry for each version, applied in order; `user_version` is the number of applied ones. A step
-# that adds a column to a table with checksums must compute these again.
-MIGRATIONS = (
-    """
-    CREATE TABLE events (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL UNIQUE, time REAL NOT NULL,
-        source TEXT NOT NULL,
-        kind TEXT NOT NULL, code TEXT NOT NULL, component TEXT NOT NULL, boot_id TEXT NOT NULL,
-        trust TEXT NOT NULL,
-        follows TEXT, simulated_until REAL, fields TEXT NOT NULL, raw TEXT NOT NULL);
-    CREATE INDEX events_time ON events (time);
-    CREATE INDEX events_code ON events (code, id);
-    CREATE INDEX events_kind ON events (kind, id);
-    CREATE INDEX events_component ON events (component, id);
-    CREATE INDEX events_follows ON events (follows) WHERE follows IS NOT NULL;
-    CREATE TABLE findings (
-        id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL, kind TEXT NOT NULL,
-        action TEXT NOT NULL,
-        due TEXT NOT NULL, since REAL NOT NULL, last REAL NOT NULL, count INTEGER NOT NULL,
-        boot_id TEXT NOT NULL,
-        title TEXT NOT NULL, raw TEXT NOT NULL, fields TEXT NOT NULL, state TEXT NOT NULL,
-        simulated_until REAL,
-        cleared_at REAL, cleared_by TEXT);
-    CREATE INDEX findings_open ON findings (id) WHERE state = 'open';
-    CREATE TABLE transitions (
-        id INTEGER PRIMARY KEY, time REAL NOT NULL, finding INTEGER NOT NULL,
-        state TEXT NOT NULL, action TEXT NOT NULL,
-        cause TEXT NOT NULL, event TEXT, UNIQUE (finding, time, cause));
-    CREATE TABLE positions (source TEXT PRIMARY KEY, boot_id TEXT NOT NULL, cursor TEXT NOT NULL);
-    CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, uid INTEGER NOT NULL,
-    pid INTEGER NOT NULL, verb TEXT NOT NULL, target TEXT NOT NULL, reason TEXT NOT NULL,
-    UNIQUE (time, uid, pid, verb, target));
-    """,
-    """
-    ALTER TABLE findings ADD COLUMN asked TEXT;
-    ALTER TABLE findings ADD COLUMN source TEXT NOT NULL DEFAULT 'kernel_log';
-    ALTER TABLE findings ADD COLUMN incident INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE findings ADD COLUMN heard_since REAL NOT NULL DEFAULT 0;
-    ALTER TABLE findings ADD COLUMN quiet_s REAL;
-    ALTER TABLE findings ADD COLUMN shadow INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE findings ADD COLUMN remedy_at REAL;
-    DROP INDEX findings_open;
-    CREATE INDEX findings_open ON findings (id) WHERE state != 'cleared';
-    CREATE INDEX findings_incident ON findings (incident);
-    CREATE INDEX transitions_finding ON transitions (finding);
-    CREATE TABLE incidents (
-        id INTEGER PRIMARY KEY, since REAL NOT NULL, last REAL NOT NULL, closed_at REAL,
-        story TEXT NOT NULL, simulated INTEGER NOT NULL,
-        boot_id TEXT NOT NULL, usec INTEGER, members TEXT NOT NULL);
-    CREATE INDEX incidents_last ON incidents (last);
-    CREATE INDEX incidents_open ON incidents (id) WHERE closed_at IS NULL;
-    CREATE TABLE marks (
-        id INTEGER PRIMARY KEY, device TEXT NOT NULL, time REAL NOT NULL, kind TEXT NOT NULL,
-        fault TEXT NOT NULL, detail TEXT NOT NULL,
-        UNIQUE (device, time, kind, fault, detail));
-    CREATE TABLE devices (component TEXT PRIMARY KEY, uuid TEXT NOT NULL, serial TEXT NOT NULL,
-    reset_at REAL NOT NULL, placed_at REAL NOT NULL);
-    """,
-    # Before this, the text of `cleared_by` showed which findings were closed by evidence.
-    """
-    CREATE TABLE settled (id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL,
-    time REAL NOT NULL, UNIQUE (component, code));
-    INSERT OR REPLACE INTO settled (component, code, time) SELECT component, code, cleared_at FROM (
-        SELECT id, component, code, cleared_at FROM findings
-        WHERE state = 'cleared' AND simulated_until IS NULL AND NOT shadow
-        AND cleared_at IS NOT NULL
-        AND cleared_by NOT LIKE 'the node was rebooted%'
-        AND cleared_by NOT LIKE 'quiet for as long as%'
-        AND cleared_by NOT LIKE 'told as a consequence of%'
-        AND cleared_by NOT LIKE 'the catalogue no longer%'
-        ORDER BY id DESC LIMIT 1000) ORDER BY id;
-    """,
-    """
-    CREATE TABLE runs (
-        id TEXT PRIMARY KEY, kind TEXT NOT NULL, level INTEGER NOT NULL, began REAL NOT NULL,
-        ended REAL NOT NULL, told TEXT NOT NULL, raw BLOB);
-    CREATE INDEX runs_ended ON runs (ended);
-    CREATE INDEX runs_kind ON runs (kind, level, ended);
-    """,
-    """
-    ALTER TABLE findings ADD COLUMN accepted TEXT;
-    """,
-    # What confirmed a finding; and a checksum for each row. Existing events, of which there may be
-    # a million, get none; every row that a verdict depends on gets one.
-    """
-    ALTER TABLE events ADD COLUMN sum INTEGER;
-    ALTER TABLE transitions ADD COLUMN sum INTEGER;
-    ALTER TABLE runs ADD COLUMN sum INTEGER;
-    ALTER TABLE findings ADD COLUMN confirmed_by TEXT;
-    ALTER TABLE findings ADD COLUMN sum INTEGER;
-    UPDATE findings SET sum = checksum(id, component, code, kind, action, due, since, last,
-    count, boot_id, title, raw, fields, state,
-        simulated_until, cleared_at, cleared_by, asked, source, incident, heard_since, quiet_s,
-        shadow, remedy_at, accepted, confirmed_by);
-    ALTER TABLE incidents ADD COLUMN sum INTEGER;
-    UPDATE incidents SET sum = checksum(id, since, last, closed_at, story, simulated, boot_id,
-    usec, members);
-    ALTER TABLE marks ADD COLUMN sum INTEGER;
-    UPDATE marks SET sum = checksum(device, time, kind, fault, detail);
-    ALTER TABLE devices ADD COLUMN sum INTEGER;
-    UPDATE devices SET sum = checksum(component, uuid, serial, reset_at, placed_at);
-    ALTER TABLE settled ADD COLUMN sum INTEGER;
-    UPDATE settled SET sum = checksum(component, code, time);
-    ALTER TABLE positions ADD COLUMN sum INTEGER;
-    UPDATE positions SET sum = checksum(source, boot_id, cursor);
-    CREATE TABLE seal (id INTEGER PRIMARY KEY, commits INTEGER NOT NULL, opened INTEGER NOT NULL,
-    sum INTEGER NOT NULL);
-    INSERT INTO seal SELECT 1, 0, coalesce(digest(sum), 0), 0
-        FROM findings WHERE state != 'cleared';
-    UPDATE seal SET sum = checksum(commits, opened);
-    """,
+from vitald.ledger.table import (
+    COMPONENT,
+    COUNT,
+    FLAG,
+    ID,
+    NAME,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    TIME,
+    WHOLE,
+    ZIPPED,
+    RowDamaged,
+    Table,
+    json_of,
+    list_of,
+    mapping_of,
+    member_of,
+    optional,
+    record,
 )
-VERSION = len(MIGRATIONS)
-_SUMMED_SINCE = 6
+from vitald.model import (
+    Acceptance,
+    Action,
+    Device,
+    Event,
+    Finding,
+    FindingState,
+    Incident,
+    Mark,
+    MarkKind,
+    Member,
+    Position,
+    Requirement,
+    ResolvedFault,
+    Transition,
+    Trust,
+    When,
+)
+from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, RunRequest, Test
+
+VERSION = 1  # `PRAGMA user_version`
+
+
+@dataclass(frozen=True, slots=True)
+class PastTransition:
+    """A transition as stored, with the state and action that its finding had then."""
+
+    time: float
+    finding: int
+    state: FindingState
+    action: Action
+    cause: str
+    event: str | None
+
+    @classmethod
+    def from_transition(cls, transition: Transition) -> PastTransition:
+        finding = transition.finding
+        return cls(
+            time=transition.time,
+            finding=finding.id,
+            state=finding.state,
+            action=finding.action,
+            cause=transition.cause,
+            event=transition.event,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """A change that a user requested, for the audit log."""
+
+    time: float
+    uid: int
+    pid: int
+    verb: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What a ledger must contain: the number of commits, and the combined checksums of its open
+    findings.
+    """
+
+    commits: int = 0
+    opened: int = 0
+    id: int = 1  # there is one
+
+
+def _make_run(
+    *,
+    kind: str,
+    level: int,
+    gpus: tuple[int, ...],
+    requester: str,
+    reason: str,
+    busy: bool,
+    **columns: Any,
+) -> Run:
+    ask = RunRequest(check=kind, level=level, gpus=gpus, by=requester, reason=reason, busy=busy)
+    return Run(ask=ask, **columns)
+
+
+def _collect_members(members: Iterable[Member]) -> tuple[Member, ...]:
+    if not (made := tuple(members)):
+        raise RowDamaged("an incident without members")
+    return made
+
+
+_REQUIREMENT = record(
+    Requirement,
+    action=member_of(Action),
+    when=member_of(When),
+    reason=TEXT,
+    unusable=FLAG,
+    unknown=FLAG,
+)
+_ACCEPTANCE = record(
+    Acceptance, by=TEXT, reason=TEXT, since=TIME, until=TIME, required=_REQUIREMENT
+)
+_MEMBER = record(
+    Member,
+    component=COMPONENT,
+    code=NAME,
+    name=TEXT,
+    count=COUNT,
+    first=TIME,
+    last=TIME,
+    boot_id=TEXT,
+    usec=optional(COUNT),
+    addresses=list_of(TEXT, frozenset),
+    pids=list_of(COUNT, frozenset),
+    processes=list_of(TEXT, frozenset),
+    raw=TEXT,
+)
+_TEST = record(
+    Test, name=TEXT, category=TEXT, status=TEXT, gpus=mapping_of(TEXT), cpus=mapping_of(TEXT)
+)
+_FAULT = record(
+    Fault,
+    code=NAME,
+    test=TEXT,
+    text=TEXT,
+    gpu=optional(WHOLE),
+    device=TEXT,
+    error_id=optional(WHOLE),
+    category=optional(WHOLE),
+    severity=optional(WHOLE),
+    remedy=member_of(Remedy),
+    confirm=FLAG,
+    confirmed=FLAG,
+    by_text=FLAG,
+    implied=FLAG,
+)
+_MEASURE = record(
+    Measure,
+    name=TEXT,
+    value=NUMBER,
+    device=TEXT,
+    least=optional(NUMBER),
+    most=optional(NUMBER),
+)
+_REPORT = record(
+    Report,
+    outcome=member_of(Outcome),
+    reason=TEXT,
+    remedy=member_of(Remedy),
+    reboot_required=FLAG,
+    replacement_required=FLAG,
+    tests=list_of(_TEST),
+    faults=list_of(_FAULT),
+    culprits=list_of(WHOLE),
+    measures=list_of(_MEASURE),
+    dcgm_version=TEXT,
+    driver_version=TEXT,
+    device_ids=list_of(TEXT),
+    serials=mapping_of(TEXT, int),
+)
+
+EVENTS = Table(
+    "events",
+    Event,
+    {
+        "identity": NAME,
+        "time": TIME,
+        "source": TEXT,
+        "kind": TEXT,
+        "code": NAME,
+        "component": COMPONENT,
+        "boot_id": TEXT,
+        "trust": member_of(Trust),
+        "follows": optional(NAME),
+        "simulated_until": optional(TIME),
+        "fields": json_of(OBJECT),
+        "raw": TEXT,
+    },
+    serial="INTEGER PRIMARY KEY AUTOINCREMENT",
+    constraints=("UNIQUE (identity)",),
+    on_conflict="IGNORE",
+)
+FINDINGS = Table(
+    "findings",
+    Finding,
+    {
+        "id": ID,
+        "component": COMPONENT,
+        "code": NAME,
+        "kind": TEXT,
+        "since": TIME,
+        "last": TIME,
+        "count": COUNT,
+        "boot_id": TEXT,
+        "title": TEXT,
+        "raw": TEXT,
+        "fields": json_of(OBJECT),
+        "source": TEXT,
+        "base": json_of(_REQUIREMENT),
+        "context": optional(json_of(_REQUIREMENT)),
+        "implied": optional(json_of(_REQUIREMENT)),
+        "driver": optional(json_of(_REQUIREMENT)),
+        "escalation": optional(json_of(_REQUIREMENT)),
+        "incident": COUNT,
+        "read_since": TIME,
+        "quiet_s": optional(TIME),
+        "confirmed_by": TEXT,
+        "confirmed_action": member_of(Action),
+        "remedy_at": optional(TIME),
+        "state": member_of(FindingState),
+        "accepted": optional(json_of(_ACCEPTANCE)),
+        "simulated_until": optional(TIME),
+        "cleared_at": optional(TIME),
+        "cleared_by": optional(TEXT),
+    },
+    constraints=("PRIMARY KEY (id)",),
+    on_conflict="REPLACE",
+)
+TRANSITIONS = Table(
+    "transitions",
+    PastTransition,
+    {
+        "time": TIME,
+        "finding": ID,
+        "state": member_of(FindingState),
+        "action": member_of(Action),
+        "cause": TEXT,
+        "event": optional(TEXT),
+    },
+    serial="INTEGER PRIMARY KEY",
+    constraints=("UNIQUE (finding, time, cause)",),
+    on_conflict="IGNORE",
+)
+INCIDENTS = Table(
+    "incidents",
+    Incident,
+    {
+        "id": ID,
+        "members": json_of(list_of(_MEMBER, _collect_members)),
+        "since": TIME,
+        "last": TIME,
+        "boot_id": TEXT,
+        "usec": optional(COUNT),
+        "rule": TEXT,
+        "simulated": FLAG,
+        "closed_at": optional(TIME),
+    },
+    constraints=("PRIMARY KEY (id)",),
+    on_conflict="REPLACE",
+)
+MARKS = Table(
+    "marks",
+    Mark,
+    {"device": NAME, "time": TIME, "kind": member_of(MarkKind), "fault": TEXT, "detail": TEXT},
+    serial="INTEGER PRIMARY KEY",
+    constraints=("UNIQUE (device, time, kind, fault, detail)",),
+    on_conflict="IGNORE",
+)
+DEVICES = Table(
+    "devices",
+    Device,
+    {"component": COMPONENT, "uuid": TEXT, "serial": TEXT, "reset_at": TIME, "placed_at": TIME},
+    constraints=("PRIMARY KEY (component)",),
+    on_conflict="REPLACE",
+)
+RESOLVED = Table(
+    "resolved",
+    ResolvedFault,
+    {"component": COMPONENT, "code": NAME, "time": TIME},
+    serial="INTEGER PRIMARY KEY",
+    constraints=("UNIQUE (component, code)",),
+    on_conflict="REPLACE",
+)
+RUNS = Table(
+    "runs",
+    _make_run,
+    {
+        "id": NAME,
+        "kind": NAME.of("ask.check"),
+        "level": COUNT.of("ask.level"),
+        "gpus": json_of(list_of(COUNT)).of("ask.gpus"),
+        "requester": TEXT.of("ask.by"),
+        "reason": TEXT.of("ask.reason"),
+        "busy": FLAG.of("ask.busy"),
+        "began": TIME,
+        "ended": TIME,
+        "exit_code": optional(WHOLE),
+        "command": TEXT,
+        "preempted": TEXT,
+        "report": json_of(_REPORT),
+        "raw": ZIPPED,  # deleted after a time, and with a checksum of its own
+    },
+    constraints=("PRIMARY KEY (id)",),
+    on_conflict="REPLACE",
+    unsummed=1,
+)
+POSITIONS = Table(
+    "positions",
+    Position,
+    {"source": NAME, "boot_id": TEXT, "cursor": TEXT},
+    constraints=("PRIMARY KEY (source)",),
+    on_conflict="REPLACE",
+)
+AUDIT = Table(
+    "audit",
+    AuditRecord,
+    {"time": TIME, "uid": WHOLE, "pid": WHOLE, "verb": TEXT, "target": TEXT, "reason": TEXT},
+    serial="INTEGER PRIMARY KEY",
+    constraints=("UNIQUE (time, uid, pid, verb, target)",),
+    on_conflict="IGNORE",
+)
+SEAL = Table(
+    "seal",
+    Seal,
+    {"id": ID, "commits": COUNT, "opened": COUNT},
+    constraints=("PRIMARY KEY (id)",),
+    on_conflict="REPLACE",
+)
+# What a start reads
+STATE = (FINDINGS, INCIDENTS, MARKS, DEVICES, RESOLVED, POSITIONS, SEAL)
+_INDEXES = (
+    "events_time ON events (time)",
+    "events_code ON events (code, id)",
+    "events_kind ON events (kind, id)",
+    "events_component ON events (component, id)",
+    "events_follows ON events (follows) WHERE follows IS NOT NULL",
+    "findings_open ON findings (id) WHERE state != 'cleared'",
+    "findings_incident ON findings (incident)",
+    "transitions_finding ON transitions (finding)",
+    "incidents_last ON incidents (last)",
+    "incidents_open ON incidents (id) WHERE closed_at IS NULL",
+    "runs_ended ON runs (ended)",
+    "runs_kind ON runs (kind, level, ended)",
+)
+
+
+def create_tables(db: sqlite3.Connection) -> None:
+    """Create the tables in a new ledger, in one transaction, and register SQL's `checksum`."""
+    sums.register_function(db)
+    if read_version(db):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    for table in (*STATE, EVENTS, TRANSITIONS, RUNS, AUDIT):
+        db.execute(table.definition)
+    for index in _INDEXES:
+        db.execute(f"CREATE INDEX {index}")
+    SEAL.put(db, (Seal(),))
+    db.execute(f"PRAGMA user_version = {VERSION}")
+    db.execute("COMMIT")
 
 
 def read_version(db: sqlite3.Connection) -> int:
-    """Number of migrations that were applied to a ledger; 0 for a new one."""
+    """Version of a ledger's schema; 0 for a new one."""
     number: int = db.execute("PRAGMA user_version").fetchone()[0]
     return number
 
@@ -151,77 +407,3 @@ def inspect_version(path: Path, *, log: bool = True) -> int:
     ) as db:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         return read_version(db)
-
-
-def migrate_schema(db: sqlite3.Connection) -> None:
-    """Migrate an older ledger, or an empty one, to this version.
-
-    Each step is one transaction with its version number: after a full disk, a signal or a power cut
-    the ledger has either version. That is why no copy is made before: it would protect from nothing
-    else, take the space of a second ledger, and lack what was evaluated after the upgrade.
-    """
-    sums.register_functions(db)
-    behind = read_version(db)
-    for number, script in enumerate(MIGRATIONS[behind:], start=behind + 1):
-        db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
-
-
-def _build_insert(otherwise: str, table: str, columns: str) -> str:
-    named = ", ".join(f":{column}" for column in columns.split(", "))
-    return f"INSERT OR {otherwise} INTO {table} ({columns}) VALUES ({named})"
-
-
-def _build_summed_insert(otherwise: str, table: str, columns: str) -> str:
-    return _build_insert(otherwise, table, f"{columns}, sum")
-
-
-def _build_sum_update(table: str, columns: str) -> str:
-    return f"UPDATE {table} SET sum = checksum({columns})"
-
-
-def is_summed(db: sqlite3.Connection) -> bool:
-    """Whether the rows of this ledger have checksums."""
-    return read_version(db) >= _SUMMED_SINCE
-
-
-def list_columns(db: sqlite3.Connection, columns: str) -> str:
-    """The columns and the checksum for SELECT, also for a ledger without checksums."""
-    return f"{columns}, {'sum' if is_summed(db) else sums.UNSUMMED} AS sum"
-
-
-EVENT = (
-    "identity, time, source, kind, code, component, boot_id, trust, follows, simulated_until,"
-    " fields, raw"
-)
-FINDING = (
-    "id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields,"
-    " state, simulated_until, cleared_at, cleared_by, asked, source, incident, heard_since,"
-    " quiet_s, remedy_at, accepted, confirmed_by"
-)
-TRANSITION = "time, finding, state, action, cause, event"
-INCIDENT = "id, since, last, closed_at, story, simulated, boot_id, usec, members"
-MARK = "device, time, kind, fault, detail"
-DEVICE = "component, uuid, serial, reset_at, placed_at"
-SETTLED = "component, code, time"
-POSITION = "source, boot_id, cursor"
-RUN_SUMMARY = "id, kind, level, began, ended, told"
-RUN = f"{RUN_SUMMARY}, raw"  # the output is deleted after a time, and zlib has its own checksum
-SEAL = "commits, opened"
-AUDIT = "time, uid, pid, verb, target, reason"
-
-ADD_EVENT = _build_summed_insert("IGNORE", "events", EVENT)
-PUT_FINDING = _build_summed_insert("REPLACE", "findings", FINDING)
-ADD_TRANSITION = _build_summed_insert("IGNORE", "transitions", TRANSITION)
-PUT_INCIDENT = _build_summed_insert("REPLACE", "incidents", INCIDENT)
-ADD_MARK = _build_summed_insert("IGNORE", "marks", MARK)
-PUT_DEVICE = _build_summed_insert("REPLACE", "devices", DEVICE)
-PUT_SETTLED = _build_summed_insert("REPLACE", "settled", SETTLED)
-PUT_POSITION = _build_summed_insert("REPLACE", "positions", POSITION)
-PUT_RUN = _build_summed_insert("REPLACE", "runs", RUN)
-PUT_SEAL = _build_summed_insert("REPLACE", "seal", f"id, {SEAL}")
-ADD_AUDIT = _build_insert("IGNORE", "audit", AUDIT)
-DROP_MARK = "DELETE FROM marks WHERE " + " AND ".join(
-    f"{column} = :{column}" for column in MARK.split(", ")
-)
-SUM_MARKS = _build_sum_update("marks", MARK)
-SUM_SETTLED = _build_sum_update("settled", SETTLED)

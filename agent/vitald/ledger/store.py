@@ -17,19 +17,20 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import vitald.ledger.disk as disk
 import vitald.ledger.restore as restore
-import vitald.ledger.rows as rows
 import vitald.ledger.schema as schema
 from vitald.ledger.errors import LedgerDamaged, LedgerError, refuse_newer
 from vitald.ledger.restore import RestoredState
 from vitald.ledger.retention import delete_old_rows
+from vitald.ledger.schema import AuditRecord, PastTransition, Seal
 from vitald.ledger.sums import combine_sums
+from vitald.ledger.table import UNREADABLE
 from vitald.model import Changes, Event, Finding, Position, Transition
 from vitald.model.diagnostic import Run
 from vitald.timestamps import format_compact
@@ -40,7 +41,7 @@ FILE = "ledger.db"
 # Number of commits, in a file of its own: an older copy of the ledger cannot know it
 COUNT = "ledger.count"
 _CACHE_KIB = 2048
-_MAX_SETTLED = 4096  # resolved faults: as many as the judge keeps
+_MAX_RESOLVED = 4096  # resolved faults: as many as the judge keeps
 # Messages of SQLite that are no DatabaseError, and mean damage: in the text of a column, or in the
 # table of tables.
 _DAMAGE = (
@@ -49,21 +50,8 @@ _DAMAGE = (
     "no such table",
     "no such column",
     "already exists",
-    "duplicate column",
     "unsupported file format",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRecord:
-    """A change that a user requested, for the audit log."""
-
-    time: float
-    uid: int
-    pid: int
-    verb: str
-    target: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +88,12 @@ class Ledger:
         self._opened: disk.Identity | None = None
         self._log: disk.Identity | None = None  # its write-ahead log
         self._count = disk.CommitCount(folder / COUNT)
-        self._seal = rows.Seal()
+        self._seal = Seal()
         self._anew = False  # created deliberately, and nothing committed yet
         self._opened_sums: dict[int, int] = {}  # checksums of the open findings' rows, by id
 
     def open(self, *, anew: bool = False) -> None:
-        """Open for writing; create or migrate the file as needed. Raises LedgerError.
+        """Open for writing; create the file as needed. Raises LedgerError.
 
         `anew`: an empty file is accepted, although there was a ledger before.
         """
@@ -146,7 +134,7 @@ class Ledger:
         )
 
     def _prepare(self, db: sqlite3.Connection, *, anew: bool) -> None:
-        """Migrate the file, and check that it is the ledger that was written last."""
+        """Create the tables of a new file; check that it is the ledger that was written last."""
         version = schema.read_version(db)
         refuse_newer(self.path, version)
         self._anew = self._anew or anew
@@ -159,7 +147,7 @@ class Ledger:
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA synchronous = FULL")
-        schema.migrate_schema(db)
+        schema.create_tables(db)
         self.fresh = version == 0
         self.gone = self.fresh and self._opened is not None and not anew
         self._seal = self._read_seal(db)
@@ -169,10 +157,10 @@ class Ledger:
         self._opened_sums = {row["id"]: row["sum"] for row in sums if isinstance(row["sum"], int)}
         self._count.open()
 
-    def _read_seal(self, db: sqlite3.Connection) -> rows.Seal:
+    def _read_seal(self, db: sqlite3.Connection) -> Seal:
         try:
-            (seal,) = map(rows.seal_of, db.execute(f"SELECT {schema.SEAL}, sum FROM seal"))
-        except rows.UNREADABLE as error:
+            (seal,) = map(schema.SEAL.read, db.execute(schema.SEAL.select()))
+        except UNREADABLE as error:
             raise LedgerDamaged(
                 f"{self.path}: what it must hold cannot be read: {error!r}"
             ) from error
@@ -237,13 +225,13 @@ class Ledger:
         try:
             for entry in entries:
                 _store_entry(db, entry)
-            db.executemany(schema.PUT_INCIDENT, map(rows.incident_row, incidents.values()))
+            schema.INCIDENTS.put(db, incidents.values())
             sums = self._put_findings(db, findings.values())
             changed = [self._opened_sums.get(id_, 0) for id_ in sums]
-            seal = rows.Seal(
+            seal = Seal(
                 self._seal.commits + 1, combine_sums((self._seal.opened, *changed, *sums.values()))
             )
-            db.execute(schema.PUT_SEAL, rows.seal_row(seal))
+            schema.SEAL.put(db, (seal,))
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
@@ -259,12 +247,9 @@ class Ledger:
 
     def _put_findings(self, db: sqlite3.Connection, findings: Iterable[Finding]) -> dict[int, int]:
         """The checksums of their rows by id; 0 for a closed finding, which the seal leaves out."""
-        sums = {}
-        for finding in findings:
-            row = rows.finding_row(finding)
-            db.execute(schema.PUT_FINDING, row)
-            sums[finding.id] = int(str(row["sum"])) if finding.is_open else 0
-        return sums
+        findings = tuple(findings)
+        sums = schema.FINDINGS.put(db, findings)
+        return {finding.id: sum_ if finding.is_open else 0 for finding, sum_ in zip(findings, sums)}
 
     def _refuse_replaced(self) -> None:
         """Raises LedgerDamaged if the open file is no longer the one at its path.
@@ -301,7 +286,7 @@ class Ledger:
         def write() -> None:
             db = self._get_connection()
             db.execute("PRAGMA synchronous = NORMAL")
-            db.execute(schema.PUT_POSITION, rows.position_row(position))
+            schema.POSITIONS.put(db, (position,))
             self._refuse_replaced()
 
         self._translate_errors(write)
@@ -388,39 +373,39 @@ class Ledger:
 
 def _store_entry(db: sqlite3.Connection, entry: LedgerEntry) -> None:
     """Store all of an entry but the findings and incidents that it changed."""
-    added = db.executemany(schema.ADD_EVENT, map(rows.event_row, entry.events)).rowcount
-    db.executemany(
-        schema.ADD_TRANSITION,
-        [rows.transition_row(transition) for transition in entry.transitions if transition.cause],
-    )
+    before = db.total_changes
+    schema.EVENTS.put(db, entry.events)
+    added = db.total_changes - before
+    changes = (change for change in entry.transitions if change.cause)
+    schema.TRANSITIONS.put(db, map(PastTransition.from_transition, changes))
     # A commit whose answer came too late is repeated: times must not be shifted a second time.
     again = bool(entry.events) and not added
     _store_changes(db, replace(entry.changes, shifted=0.0) if again else entry.changes)
-    db.executemany(schema.PUT_RUN, map(rows.run_row, entry.runs))
+    schema.RUNS.put(db, entry.runs)
     if entry.position is not None:
-        db.execute(schema.PUT_POSITION, rows.position_row(entry.position))
+        schema.POSITIONS.put(db, (entry.position,))
     if entry.audit is not None:
-        db.execute(schema.ADD_AUDIT, asdict(entry.audit))
+        schema.AUDIT.put(db, (entry.audit,))
 
 
 def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
     if changes.shifted:
         db.execute("UPDATE OR REPLACE marks SET time = time + ?", (changes.shifted,))
-        db.execute("UPDATE settled SET time = time + ?", (changes.shifted,))
-        db.execute(schema.SUM_SETTLED)
+        db.execute("UPDATE resolved SET time = time + ?", (changes.shifted,))
+        schema.RESOLVED.update_sums(db)
     db.executemany(
         "UPDATE OR IGNORE marks SET device = ? WHERE device = ?",
         [(new, old) for old, new in changes.renamed],
     )
     if changes.shifted or changes.renamed:
-        db.execute(schema.SUM_MARKS)
-    db.executemany(schema.ADD_MARK, map(rows.mark_row, changes.marks))
-    db.executemany(schema.DROP_MARK, map(rows.mark_row, changes.forgotten))
-    db.executemany(schema.PUT_DEVICE, map(rows.device_row, changes.devices))
+        schema.MARKS.update_sums(db)
+    schema.MARKS.put(db, changes.marks)
+    schema.MARKS.delete(db, changes.forgotten)
+    schema.DEVICES.put(db, changes.devices)
     if changes.resolved:
-        db.executemany(schema.PUT_SETTLED, map(rows.settled_row, changes.resolved))
+        schema.RESOLVED.put(db, changes.resolved)
         db.execute(
-            "DELETE FROM settled WHERE id IN (SELECT id FROM settled ORDER BY id DESC LIMIT -1"
+            "DELETE FROM resolved WHERE id IN (SELECT id FROM resolved ORDER BY id DESC LIMIT -1"
             " OFFSET ?)",
-            (_MAX_SETTLED,),
+            (_MAX_RESOLVED,),
         )

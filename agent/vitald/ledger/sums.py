@@ -13,8 +13,6 @@ import sqlite3
 import zlib
 from collections.abc import Iterable
 
-UNSUMMED = -1  # instead of a checksum, in a ledger without them
-
 
 def compute_checksum(*values: object) -> int:
     """Checksum of a row's values, in the order of its columns. 1 and 1.0 are equal here, because
@@ -41,20 +39,6 @@ def combine_sums(sums: Iterable[int]) -> int:
     return made
 
 
-class _Digest:
-    """`combine_sums` as SQLite's aggregates are."""
-
-    def __init__(self) -> None:
-        self._made = 0
-
-    def step(self, number: int) -> None:
-        self._made = combine_sums((self._made, number))
-
-    def finalize(self) -> int:
-        return self._made
-
-
-def register_functions(db: sqlite3.Connection) -> None:
-    """Register the SQL functions `compute_checksum(...)` and `combine_sums(...)`."""
+def register_function(db: sqlite3.Connection) -> None:
+    """Register `compute_checksum` as the SQL function `checksum`."""
     db.create_function("checksum", -1, compute_checksum, deterministic=True)
-    db.create_aggregate("digest", 1, _Digest)

@@ -25,7 +25,7 @@ from vitald.model.finding import (
     Transition,
 )
 from vitald.model.incident import Incident, Member, make_single_incident
-from vitald.model.memory import Changes, Memory
+from vitald.model.memory import Changes, Memory, ResolvedFault
 from vitald.model.reading import Readings, Sample
 from vitald.model.source import (
     KERNEL_LOG,
@@ -64,6 +64,7 @@ __all__ = [
     "Readings",
     "Repair",
     "Requirement",
+    "ResolvedFault",
     "Sample",
     "Source",
     "SourceFailed",

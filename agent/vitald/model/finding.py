@@ -21,7 +21,7 @@ class FindingState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A required action and when it is due. `because`: why it differs from the catalogue's entry.
+    """A required action and when it is due. `reason`: why it differs from the catalogue's entry.
 
     `unusable`: the device cannot be used, so the node is unfit for work whatever the action.
     `unknown`: knowledge of the node was lost, so whether it is fit is unknown.
@@ -29,7 +29,7 @@ class Requirement:
 
     action: Action
     when: When
-    because: str = ""
+    reason: str = ""
     unusable: bool = False
     unknown: bool = False
 
@@ -47,13 +47,13 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """A person accepts a finding until a time, unless it requires more than `asked`."""
+    """A person accepts a finding until a time, unless it requires more than `required`."""
 
     by: str
     reason: str
     since: float
     until: float
-    asked: Requirement
+    required: Requirement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Finding:
     driver: Requirement | None = None
     escalation: Requirement | None = None
     incident: int = 0
-    heard_since: float = 0.0  # start of its source's last gap-free reading
+    read_since: float = 0.0  # start of its source's last gap-free reading
     quiet_s: float | None = None  # quiet period after which it ends; None: it does not
     # The source that observed it, or the second one that agrees with the log; empty while it rests
     # on text only
@@ -113,7 +113,7 @@ class Finding:
                 if asked.action.makes_unfit and asked.when is When.NOW
                 else self.escalation.when
             )
-            asked = Requirement(self.escalation.action, due, self.escalation.because)
+            asked = Requirement(self.escalation.action, due, self.escalation.reason)
         elif self.escalation is not None and self.escalation.is_stronger_than(asked):
             asked = self.escalation
         return asked

@@ -22,7 +22,7 @@ class Member:
     last: float
     boot_id: str
     usec: int | None  # of the last one, in microseconds on the kernel's clock
-    places: frozenset[str]  # addresses: its own, the port upstream, devices behind it
+    addresses: frozenset[str]  # addresses: its own, the port upstream, devices behind it
     pids: frozenset[int]
     processes: frozenset[str]
     raw: str  # the first line
@@ -32,7 +32,7 @@ class Member:
 class Incident:
     """A root cause and its consequences. It stays open while one of its findings is open.
 
-    `members` are sorted, the root first. `story` names the correlation rule that joined them, if
+    `members` are sorted, the root first. `rule` names the correlation rule that joined them, if
     one did.
     """
 
@@ -42,7 +42,7 @@ class Incident:
     last: float
     boot_id: str = ""  # of its last event, as is `usec`, the time on the kernel's clock
     usec: int | None = None
-    story: str = ""
+    rule: str = ""
     simulated: bool = False
     closed_at: float | None = None
 
@@ -76,7 +76,7 @@ def make_single_incident(finding: Finding) -> Incident:
         last=finding.last,
         boot_id=finding.boot_id,
         usec=None,
-        places=frozenset({finding.component.id} - {""}),
+        addresses=frozenset({finding.component.id} - {""}),
         pids=frozenset(),
         processes=frozenset(),
         raw=finding.raw,

@@ -5,11 +5,20 @@ What the judge remembers, and the changes of that.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vitald.model.component import Component
 from vitald.model.device import Device, Mark
 from vitald.model.finding import Finding
 from vitald.model.incident import Incident
+
+
+class ResolvedFault(NamedTuple):
+    """When the fault of a component was last resolved: lines from before are history."""
+
+    component: Component
+    code: str
+    time: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +29,7 @@ class Changes:
     marks: tuple[Mark, ...] = ()
     forgotten: tuple[Mark, ...] = ()  # marks that were removed
     devices: tuple[Device, ...] = ()
-    resolved: tuple[tuple[Component, str, float], ...] = ()
+    resolved: tuple[ResolvedFault, ...] = ()
     # A device's history continues under another name: (former, new)
     renamed: tuple[tuple[str, str], ...] = ()
     # Seconds by which all stored times are shifted, before the other changes are applied
@@ -35,7 +44,6 @@ class Memory:
     incidents: tuple[Incident, ...] = ()
     marks: tuple[Mark, ...] = ()
     devices: tuple[Device, ...] = ()
-    # When a component's code was last resolved: older lines are history
-    resolved: tuple[tuple[Component, str, float], ...] = ()
+    resolved: tuple[ResolvedFault, ...] = ()
     next_finding: int = 1
     next_incident: int = 1

@@ -130,7 +130,7 @@ def _parse_finding(finding: schema.SummarizedFinding) -> FindingSummary:
         when=When(finding["when"]),
         since=read_time(finding["since"]),
         confirmed=read_flag(finding["confirmed"]),
-        accepted=read_flag(finding.get("accepted", False)),  # not in those of older daemons
+        accepted=read_flag(finding["accepted"]),
         simulated=read_flag(finding["simulated"]),
         due=read_flag(finding["due"]),
         device=read_short(finding["device"]),

@@ -117,7 +117,7 @@ def _parse_change(change: schema.ApiTransition) -> FindingChange:
 
 
 def _read_device(change: schema.ApiTransition) -> str:
-    device = change.get("device")  # an older daemon does not have it
+    device = change["device"]
     return read_short(device["text"]) if device and "text" in device else ""
 
 

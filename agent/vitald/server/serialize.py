@@ -113,7 +113,7 @@ def format_finding(
         "when": requirement.when.value,
         "unusable": found.unusable,
         "todo": requirement.action.phrase,
-        "because": requirement.because,
+        "because": requirement.reason,
         "class": entry.fault_class.value,
         "meaning": entry.meaning,
         "advice": ruling.advice,
@@ -251,7 +251,7 @@ def format_incident(
     own = sort_by_strength(list(findings))
     root_code = incident.root.code
     root = catalog.find_rule(incident.root.code)
-    story = next((rule for rule in catalog.correlation.rules if rule.name == incident.story), None)
+    story = next((rule for rule in catalog.correlation.rules if rule.name == incident.rule), None)
     strongest = own[0] if own else None
     return {
         "id": incident.id,
@@ -320,8 +320,8 @@ def format_history(
         "transitions": [
             {
                 "time": format_moment(transition.time),
-                "state": transition.state,
-                "action": transition.action,
+                "state": transition.state.value,
+                "action": transition.action.value,
                 "cause": transition.cause,
                 "event": transition.event,
             }
@@ -349,7 +349,7 @@ def _format_layers(finding: Finding, catalog: Catalog) -> list[schema.Layer]:
             "layer": name,
             "action": requirement.action.value,
             "when": requirement.when.value,
-            "because": requirement.because or source,
+            "because": requirement.reason or source,
             "decides": requirement == finding.requirement,
         }
         for name, requirement, source in layers

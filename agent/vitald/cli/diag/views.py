@@ -202,8 +202,8 @@ def _group_by_status(kind: str, statuses: Mapping[str, str]) -> str:
 
 
 def _needs_second_run(fault: schema.DiagnosticFault) -> bool:
-    """Whether a second run must find it first. An older daemon has no `confirmed`."""
-    return bool(fault["confirm"]) and not fault.get("confirmed")
+    """Whether a second run must find it first."""
+    return fault["confirm"] and not fault["confirmed"]
 
 
 def _colour_status(status: str) -> str:

@@ -158,12 +158,11 @@ def _list_groups(components: Iterable[schema.ApiComponent]) -> Iterator[PartGrou
 
 
 def _build_part(component: schema.ApiComponent) -> Part:
-    device = component.get("device")  # an older daemon names none
     return Part(
         component["id"] or component["name"],
         wording.STATUS_TONES[component["status"]],
         component["status"],
-        "; ".join(component["unseen"]) or (device.get("text", "") if device else ""),
+        "; ".join(component["unseen"]) or component["device"].get("text", ""),
     )
 
 

@@ -4,7 +4,7 @@ What a ledger has stored, for `vitald report`, if the daemon does not answer.
 The ledger is read with the rights of its owner, also by root: the folder is the daemon's, and a
 link in it must not lead root anywhere else.
 
-Owns     reading a ledger that nothing writes, or one of an older schema.
+Owns     reading a ledger that nothing writes.
 Refuses  changing anything. A ledger that a newer vitald wrote is not read.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vitald.core.device_directory import DeviceDirectory
     from vitald.server import schema
 
-_MAX_COPY_BYTES = 2 * 1024 * 1024 * 1024  # a larger ledger of an older schema is not copied
+_MAX_COPY_BYTES = 2 * 1024 * 1024 * 1024  # a larger ledger is not copied
 
 
 class LedgerHistory:
@@ -50,9 +50,7 @@ class LedgerHistory:
             self._path = self._find_readable_file()
 
     def _find_readable_file(self) -> Path:
-        """The ledger itself, or where it is an older one, or its folder cannot be written, a copy
-        that can be read.
-        """
+        """The ledger itself or, where its folder cannot be written, a copy that can be read."""
         from vitald.ledger import schema as tables
 
         with self._path.open("rb"):
@@ -66,7 +64,7 @@ class LedgerHistory:
                 f"{self._path}: written by a newer vitald (schema {version}, this one knows"
                 f" {tables.VERSION}): --ledger puts it in as it is"
             )
-        if version == tables.VERSION:
+        if version is not None:
             return self._path
         if self._path.stat().st_size > _MAX_COPY_BYTES:
             raise LedgerError(
@@ -74,12 +72,11 @@ class LedgerHistory:
             )
         self._copy = tempfile.TemporaryDirectory(prefix="vitald-report-")
         copy = Path(self._copy.name) / FILE
+        for suffix in ("", "-wal"):
+            if (part := self._path.with_name(FILE + suffix)).exists():
+                shutil.copyfile(part, copy.with_name(FILE + suffix))
         try:
-            for suffix in ("", "-wal"):
-                if (part := self._path.with_name(FILE + suffix)).exists():
-                    shutil.copyfile(part, copy.with_name(FILE + suffix))
-            with closing(sqlite3.connect(copy, isolation_level=None)) as db:
-                tables.migrate_schema(db)
+            _read_schema_version(copy)
         except sqlite3.Error as error:
             self.close()
             raise LedgerError(f"{self._path}: {error}: --ledger puts it in as it is") from error

@@ -12,8 +12,6 @@ class HungComponents:
 
     def __init__(self, memory: Any = ()) -> None:
         """Raises TypeError, ValueError or AttributeError for a memory of another format."""
-        if isinstance(memory, list):  # a former version stored the names only
-            memory = {name: {} for name in memory}
         self._fields: dict[str, Fields] = {
             str(name): fields for name, fields in dict(memory).items()
         }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from vitald.ledger import FindingChange, read_changes
-from vitald.model import Action, FindingState
+from vitald.model import FindingState
 from vitald.reasons import find_reason
 from vitald.server import endpoints, serialize
 from vitald.server.request import make_route
@@ -56,15 +56,15 @@ class TransitionRoutes:
             "code": finding.code,
             "reason": find_reason(finding.code, catalog.rules, catalog.site_codes),
             "title": finding.title,
-            "state": transition.state,
-            "action": transition.action,
+            "state": transition.state.value,
+            "action": transition.action.value,
             "cause": transition.cause,
             "simulated": finding.is_simulated,
         }
 
 
 def _name_change(change: FindingChange) -> schema.ChangeKind:
-    state, action = FindingState(change.transition.state), Action(change.transition.action)
+    state, action = change.transition.state, change.transition.action
     if state is FindingState.CLEARED:
         return "cleared"
     if change.former is None:
