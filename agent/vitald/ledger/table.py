@@ -43,6 +43,10 @@ class RowDamaged(ValueError):
     """A row is not as it was written; the text says which."""
 
 
+def _keep(value: object) -> object:
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """How a value is stored. `read` raises one of `UNREADABLE` for what `write` did not make.
@@ -52,7 +56,7 @@ class Codec:
 
     type: str  # in SQL
     read: Callable[[Any], Any]
-    write: Callable[[Any], object] = lambda value: value
+    write: Callable[[Any], object] = _keep
     attribute: str = ""
 
     def of(self, attribute: str) -> Codec:
@@ -222,7 +226,11 @@ class Table(Generic[T]):
         self._make = make
         self._codecs = (*columns.items(),)
         self._get = attrgetter(*(codec.attribute or name for name, codec in columns.items()))
-        self._writes = tuple(codec.write for codec in columns.values())
+        self._writes = tuple(
+            (index, codec.write)
+            for index, codec in enumerate(columns.values())
+            if codec.write is not _keep
+        )
         self._summed = (*columns,)[: len(columns) - unsummed]
         definitions = (
             *((f"id {serial}",) if serial else ()),
@@ -237,9 +245,11 @@ class Table(Generic[T]):
         # The SQL function of `sums`
         self._sum = f"UPDATE {name} SET sum = checksum({', '.join(self._summed)})"
 
-    def write(self, value: T) -> list[object]:
+    def write(self, value: T) -> list[Any]:
         """The row of a value: its columns, and their checksum."""
-        row = [write(item) for write, item in zip(self._writes, self._get(value))]
+        row = [*self._get(value)]
+        for index, write in self._writes:
+            row[index] = write(row[index])
         row.append(compute_checksum(*row[: len(self._summed)]))
         return row
 
@@ -252,8 +262,9 @@ class Table(Generic[T]):
     def put(self, db: sqlite3.Connection, values: Iterable[T]) -> list[int]:
         """Store values. Returns their checksums."""
         rows = [*map(self.write, values)]
-        db.executemany(self._insert, rows)
-        return [int(str(row[-1])) for row in rows]
+        if rows:
+            db.executemany(self._insert, rows)
+        return [row[-1] for row in rows]
 
     def select(self, where: str = "", *, also: str = "") -> str:
         """The statement that reads rows, with more columns if need be."""
