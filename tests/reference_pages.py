@@ -77,7 +77,7 @@ _EXIT_CODES_OF_VERBS = """\
 | `slurm epilog`, `slurm health` | always 0 |
 | `expect`, `components` | 0, whatever they show |
 | `events`, `findings`, `why`, `gpus`, `components`, `explain` | 0 instead of 141: a reader may stop before the end of a list |
-| `run`, `slurm`, `recover` | a lost line on standard error does not change the code; all other verbs exit with 74 then |
+| `run`, `slurm`, `recovery run` | a lost line on standard error does not change the code; all other verbs exit with 74 then |
 
 A command that root runs also exits with 30 if the process behind the socket is neither root nor the
 user `vitald`.

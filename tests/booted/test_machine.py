@@ -432,7 +432,7 @@ def test_root_sees_who_uses_the_devices(machine: Machine, service: Service) -> N
     """Of all users: the unit's rights suffice. The daemon itself is recognised by its unit."""
     script = (
         "import sys; from pathlib import Path; sys.path[:0] = sys.argv[1:];"
-        "from vitald.cli.recover import query_daemon;"
+        "from vitald.cli.recovery.run import query_daemon;"
         "from vitald.recovery.inputs import read_config;"
         "print(query_daemon(read_config(Path('/etc/vitald/config.toml'))).state.pid)"
     )
@@ -462,7 +462,7 @@ def test_root_sees_who_uses_the_devices(machine: Machine, service: Service) -> N
     service.write(xid(pci))
 
     def find_users() -> str:
-        decided = json.loads(service.vitald("recovery", "--json").stdout)["decisions"]
+        decided = json.loads(service.vitald("recovery", "status", "--json").stdout)["decisions"]
         return next((str(one["why"]) for one in decided if "devices" in one["checks"]), "")
 
     until(find_users, "a decision")

@@ -1,6 +1,6 @@
 """One bad rule on 200 nodes, before a real slurmctld and a real API server: how many are taken.
 
-Each node is `vitald recover` with its own name and its own memory; the daemon that all of them ask,
+Each node is `vitald recovery run` with its own name and its own memory; the daemon that all of them ask,
 and its request, are those of one real daemon.
 """
 
@@ -23,7 +23,7 @@ from tests.harness import ROOT, Node
 from tests.system.lines import vouched, xid
 from tests.system.test_slurm import Slurm
 from tests.waiting import until
-from vitald.cli.recover import start_attempt
+from vitald.cli.recovery.run import start_attempt
 from vitald.recovery import inputs
 from vitald.recovery.decision_log import read_records
 from vitald.recovery.request import FILE
@@ -75,7 +75,7 @@ class Fleet:
         return self._ran.read_text().split()
 
     def recover(self, name: str) -> None:
-        """`vitald recover` of a node."""
+        """`vitald recovery run` of a node."""
         start_attempt(inputs.read_config(self.folder / name / "config.toml"), dry_run=False).run()
 
     def recover_all(self) -> None:

@@ -1,4 +1,4 @@
-"""From a fault to a reboot: the real daemon asks, `vitald recover` as root decides and runs a
+"""From a fault to a reboot: the real daemon asks, `vitald recovery run` as root decides and runs a
 program that only says that it ran.
 """
 
@@ -30,7 +30,7 @@ from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
 from tests.waiting import WAIT_S, until
 from vitald.cli.client import find_owners
-from vitald.cli.recover import query_daemon
+from vitald.cli.recovery.run import query_daemon
 from vitald.model import Repair
 from vitald.recovery.attempt import RecoveryAttempt
 from vitald.recovery.decision_log import read_last_record, read_records
@@ -127,7 +127,7 @@ def vitald(
 
 def recover(config: Path, *arguments: str, **environment: str) -> Json:
     """The decision, from root's log."""
-    done = vitald("recover", *arguments, config=config, environment=environment)
+    done = vitald("recovery", "run", *arguments, config=config, environment=environment)
     told = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     assert told and "Traceback" not in done.stderr, done
     return {**told[-1], "code": done.returncode}
@@ -157,7 +157,7 @@ def test_roots_log_has_priorities_in_the_journal(tmp_path: Path) -> None:
     with journald, ours:
         found = os.fstat(ours.fileno())
         subprocess.run(
-            [PYTHON, "-m", "vitald", "recover", "--config", str(config)],
+            [PYTHON, "-m", "vitald", "recovery", "run", "--config", str(config)],
             cwd=ROOT,
             stderr=ours,
             timeout=WAIT_S,
@@ -191,7 +191,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     assert node.metric('vitald_recovery_requested{repair="reboot"}') == 1
     assert "recovery: a reboot" in node.cli("status").stdout
 
-    dry = vitald("recover", "--dry-run", config=node.config)
+    dry = vitald("recovery", "run", "--dry-run", config=node.config)
     assert (
         dry.stdout == "would keep new work away, and then reboot the node once nothing runs here\n"
     )
@@ -207,13 +207,13 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
         assert "xid/79 of gpu/0000:65:00.0" in str(second["why"])
     assert here.done == ["drain ", "reboot -f"]
 
-    shown = json.loads(vitald("recovery", "--json", config=node.config).stdout)
+    shown = json.loads(vitald("recovery", "status", "--json", config=node.config).stdout)
     assert [(one["step"], one["outcome"], one["times"]) for one in shown["decisions"]] == [
         ("refused", "", 2),
         ("act", "ordered", 1),
     ]
     assert (shown["budget"]["reboots"]["used"], shown["request"]["id"]) == (1, request.id)
-    said = vitald("recovery", config=node.config).stdout
+    said = vitald("recovery", "status", config=node.config).stdout
     for part in (
         "recovery automatic",
         "1 of 1 reboots in a day",
@@ -242,7 +242,7 @@ def test_a_dry_run_does_nothing_where_nothing_is_in_the_way(
 ) -> None:
     here = site(drain='"none"')
     node = begin_requesting(make_node, here)
-    dry = vitald("recover", "--dry-run", config=node.config)
+    dry = vitald("recovery", "run", "--dry-run", config=node.config)
     assert (dry.returncode, here.done, here.state.exists()) == (0, [], False)
     assert recover(node.config)["outcome"] == "ordered"
     assert here.done == ["reboot -f"]
@@ -256,13 +256,13 @@ def test_a_crash_does_not_forget_a_reboot(
     here = site()
     here.script("reboot", "kill -9 $PPID")
     node = begin_requesting(make_node, here)
-    assert vitald("recover", config=node.config).returncode == -9
+    assert vitald("recovery", "run", config=node.config).returncode == -9
     here.script("reboot", "")
     again = recover(node.config)
     assert (again["step"], again["checks"]) == ("refused", ["effect", "cause", "budget"])
     assert (
         here.done == ["drain ", "reboot -f"]
-        and "reboot the node: begun" in vitald("recovery", config=node.config).stdout
+        and "reboot the node: begun" in vitald("recovery", "status", config=node.config).stdout
     )
 
 
@@ -293,10 +293,10 @@ def test_a_dry_run_without_a_request_finds_what_is_missing(
     here = site()
     node = make_node(extra=here.settings)
     idle = "would do nothing: there is no request\n"
-    assert vitald("recover", "--dry-run", config=node.config).stdout == idle
+    assert vitald("recovery", "run", "--dry-run", config=node.config).stdout == idle
     program = here.folder / "reboot"
     program.unlink()
-    assert vitald("recover", "--dry-run", config=node.config).stdout == (
+    assert vitald("recovery", "run", "--dry-run", config=node.config).stdout == (
         f"{idle}would refuse to reboot the node: [recovery] reboot: {program}: there is no such"
         " program\n"
     )
@@ -432,7 +432,7 @@ def test_a_persons_diagnostic_is_waited_for(
         r"a diagnostic runs: burn_in, for root \(uid 0\), pid [0-9]+ \(ticket 4711\)",
         str(waits["why"]),
     )
-    assert "ticket 4711" in vitald("recovery", config=node.config).stdout
+    assert "ticket 4711" in vitald("recovery", "status", config=node.config).stdout
     ends.touch()
     until(lambda: not node.get("/v1/diagnostics")["going"], "its end")
     assert recover(node.config)["outcome"] == "ordered"
@@ -493,8 +493,8 @@ def test_the_kill_switch(
     refused = recover(node.config)
     assert (refused["step"], refused["checks"]) == ("refused", ["kill_switch"])
     assert (
-        f"stopped   kill switch: on ({here.kill_switch} exists)"
-        in vitald("recovery", config=node.config).stdout
+        f"stopped    kill switch: on ({here.kill_switch} exists)"
+        in vitald("recovery", "status", config=node.config).stdout
     )
     here.kill_switch.unlink()
     here.maintenance.symlink_to("/nonexistent")
@@ -545,7 +545,7 @@ def test_what_nobody_confirms_is_left_to_a_person(
         forged: True,
         text: False,
     }
-    said = vitald("recovery", config=node.config).stdout
+    said = vitald("recovery", "status", config=node.config).stdout
     assert (
         f"for a second witness of #{found[forged]['id']} xid/79 of {forged} (a process wrote it): "
         in said
@@ -719,28 +719,28 @@ def test_a_configuration_that_is_anybodys_is_nobodys(ready: tuple[Node, Site]) -
 
 def _refuse_configuration(config: Path, reason: str) -> None:
     """Nothing in it counts, the format of the log neither: the line is text."""
-    done = vitald("recover", config=config)
+    done = vitald("recovery", "run", config=config)
     assert done.returncode == 78, done
     assert " error    recovery_refused why=" in done.stderr and reason in done.stderr, done
 
 
-@pytest.mark.parametrize("book", [b"", None])
-def test_a_book_that_cannot_be_read_stops_everything(
-    ready: tuple[Node, Site], book: bytes | None
+@pytest.mark.parametrize("written", [b"", None])
+def test_an_action_log_that_cannot_be_read_stops_everything(
+    ready: tuple[Node, Site], written: bytes | None
 ) -> None:
     """None: a link in its place."""
     node, here = ready
     forge(node, handmade(node))
     here.state.mkdir(mode=0o750)
-    if book is None:
+    if written is None:
         (here.state / "actions.json").symlink_to("/dev/null")
     else:
-        (here.state / "actions.json").write_bytes(book)
+        (here.state / "actions.json").write_bytes(written)
     refused = recover(node.config)
-    assert (refused["checks"], here.done) == (["book"], [])
+    assert (refused["checks"], here.done) == (["action_log"], [])
 
 
-def test_a_book_that_would_not_survive_stops_everything(ready: tuple[Node, Site]) -> None:
+def test_an_action_log_that_would_not_survive_stops_everything(ready: tuple[Node, Site]) -> None:
     """On a node whose disk is its memory, each boot would be the first."""
     node, here = ready
     forge(node, handmade(node))
@@ -748,7 +748,7 @@ def test_a_book_that_would_not_survive_stops_everything(ready: tuple[Node, Site]
     try:
         node.configure(f'state = "{here.state}"', f'state = "{memory}/recover"')
         refused = recover(node.config)
-        assert (refused["checks"], here.done) == (["book"], [])
+        assert (refused["checks"], here.done) == (["action_log"], [])
         assert "tmpfs" in str(refused["why"])
     finally:
         shutil.rmtree(memory)
@@ -786,7 +786,7 @@ def test_findings_that_do_not_fit_into_an_answer_are_not_known(
     node.wait(lambda status: status["openFindings"] == 2)
     config = read_config(node.config)
     for most, trouble in ((2, ""), (1, "more than 1 findings are open, and not all are known")):
-        monkeypatch.setattr("vitald.cli.recover.MAX_PAGE", most)
+        monkeypatch.setattr("vitald.cli.recovery.run.MAX_PAGE", most)
         report = query_daemon(config)
         assert (report.state is None, report.trouble) == (bool(trouble), trouble)
 
@@ -811,7 +811,7 @@ def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
     node.configure('mode = "automatic"', 'mode = "none"')
     forge(node, handmade(node))
     assert recover(node.config)["checks"] == ["mode"]
-    assert "none: no automatic recovery" in vitald("recovery", config=node.config).stdout
+    assert "none: no automatic recovery" in vitald("recovery", "status", config=node.config).stdout
     assert here.done == []
 
 
@@ -853,11 +853,11 @@ def test_what_the_brake_says_is_seen(
     assert node.metric('vitald_recovery_refused{check="brake"}') == 1
     shown = node.cli("status").stdout
     assert re.search(rf"refused at [0-9:]+ \([^)]*\): {re.escape(why)}", shown), shown
-    shown = json.loads(vitald("recovery", "--json", config=node.config).stdout)
+    shown = json.loads(vitald("recovery", "status", "--json", config=node.config).stdout)
     [record] = shown["decisions"]
     assert (record["request"], record["checks"], record["times"]) == (request.id, ["brake"], 2)
     assert f"refused to reboot the node: {why} (2 times)" in (
-        vitald("recovery", config=node.config).stdout
+        vitald("recovery", "status", config=node.config).stdout
     )
 
     let(0)
@@ -879,9 +879,11 @@ def test_a_refusal_after_the_drain_is_said(
     here = site(more=f'brake = ["{gate}"]')
     here.script("drain", f"touch {tmp_path}/drained")
     node = begin_requesting(make_node, here)
-    done = vitald("recover", config=node.config)
+    done = vitald("recovery", "run", config=node.config)
     assert "recovery_not_undone" in done.stderr and "cannot undo what it did" in done.stderr
-    [record] = json.loads(vitald("recovery", "--json", config=node.config).stdout)["decisions"]
+    [record] = json.loads(vitald("recovery", "status", "--json", config=node.config).stdout)[
+        "decisions"
+    ]
     assert (record["step"], record["checks"], here.done) == ("refused", ["brake"], ["drain "])
 
 
@@ -936,7 +938,10 @@ def test_without_a_scheduler_to_ask_it_says_that_it_has_no_brake(
     here = site(drain='"none"')
     node = quiet(make_node(extra=here.settings), here)
     node.start()
-    for said in (node.cli("status").stdout, vitald("recovery", config=node.config).stdout):
+    for said in (
+        node.cli("status").stdout,
+        vitald("recovery", "status", config=node.config).stdout,
+    ):
         assert "nothing limits how many nodes are taken at once" in said
     until(lambda: "recovery_without_brake" in node.errors.read_text(), "the daemon to say so")
 

@@ -30,7 +30,7 @@ ASKING = (
 )
 OFFLINE = (
     *("explain xid/79", "explain nvml", "version", "--help", "scan {log}", "replay {ledger}"),
-    *("config check --config {config}", "recovery --config {config}", "notify show"),
+    *("config check --config {config}", "recovery status --config {config}", "notify show"),
     *(f"{verb} --help" for verb in ("status", "events", "scan", "config", "diag run", "report")),
 )
 PLAIN = {"NO_COLOR": "1"}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from vitald.cli import VERBS, build_parser, client, demo, main, words
-from vitald.cli.recover import start_attempt
+from vitald.cli.recovery.run import start_attempt
 from vitald.config import load
 from vitald.simulator.profiles import list_profiles
 
@@ -152,6 +152,10 @@ WRONG = [
     (("publish", "--kubeconfig", "f"), "--kubeconfig is for"),
     (("publish", "--pods", "a=b"), "--pods is for: vitald publish sweep"),
     (("publish", "sweep", "--retire"), "vitald publish kubernetes --retire"),
+    (("recovery",), "WHAT"),
+    (("recovery", "walk"), "WHAT"),
+    (("recovery", "status", "--dry-run"), "--dry-run"),
+    (("recovery", "run", "--json"), "--json"),
     (("notify",), "WHAT"),
     (("notify", "test", "--config", "/dev/null"), "NAME"),
     (("notify", "show", "x", "--config", "/dev/null"), "no receiver 'x'"),
@@ -184,11 +188,9 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_verb_has_wrong_words() -> None:
-    """Of `recover`, `recovery`, `run` and `version` there is nothing but files to be wrong."""
+    """Of `gpus`, `run` and `version` there is nothing but files to be wrong."""
     assert set(VERBS) - {arguments[0] for arguments, _ in WRONG} == {
         "gpus",
-        "recover",
-        "recovery",
         "run",
         "version",
     }

@@ -253,8 +253,8 @@ ASKING = {
     "demo": ["demo", "--profile", "no such"],
     "diag": ["diag", "list", "--socket", "/nonexistent"],
     "slurm": ["slurm", "health", "--socket", "/nonexistent"],
-    "recover": ["recover", "--dry-run", "--config", "/nonexistent"],
-    "recovery": ["recovery", "--config", "/nonexistent"],
+    "recovery": ["recovery", "status", "--config", "/nonexistent"],
+    "recovery run": ["recovery", "run", "--dry-run", "--config", "/nonexistent"],
     "explain": ["explain", "xid/79"],
     "scan": ["scan", "/dev/null"],
     "config": ["config", "check", "/dev/null"],
@@ -284,7 +284,7 @@ def loaded_by(arguments: list[str]) -> set[str]:
 
 
 def test_every_verb_is_looked_at_but_those_that_serve() -> None:
-    assert set(ASKING) == set(VERBS) - SERVING
+    assert {called.split()[0] for called in ASKING} == set(VERBS) - SERVING
 
 
 # These stand in schedulers' prologs: every import is paid for at every job.
@@ -300,5 +300,14 @@ def test_a_verb_loads_no_more_than_it_needs(verb: str) -> None:
     """No server; those that only ask, no rules and no database either."""
     daemons = ("vitald.daemon", "vitald.core.pipeline", "vitald.core.ledger_writer")
     loaded = loaded_by(ASKING[verb])
-    assert f"vitald.cli.{VERBS[verb][0]}" in loaded
+    assert f"vitald.cli.{VERBS[verb.split()[0]][0]}" in loaded
     assert forbidden(loaded, *SERVER, *daemons, *(HEAVY if verb in LEAN else ())) == []
+
+
+def test_root_loads_nothing_for_people_and_people_nothing_of_root() -> None:
+    """Each part of `vitald recovery` loads what it needs, and not what the other one needs."""
+    of_run = ("vitald.cli.recovery.run", "vitald.recovery.attempt", "vitald.recovery.brake")
+    of_status = ("vitald.cli.recovery.status",)
+    run, status = loaded_by(ASKING["recovery run"]), loaded_by(ASKING["recovery"])
+    assert {*of_run} <= run and {*of_status} <= status
+    assert (forbidden(run, *of_status), forbidden(status, *of_run)) == ([], [])

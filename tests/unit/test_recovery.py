@@ -197,9 +197,9 @@ FAILS: list[tuple[str, Facts, str]] = [
         replace(FACTS, min_uptime_s=NOW.uptime + 3600),
         "booted 13.9 h ago, and [recovery] min_uptime is 14.9 h",
     ),
-    ("book", replace(FACTS, action_log=None, action_log_trouble="not JSON"), "not JSON"),
-    ("book", with_log(done(-120, cause=("node", "x/y"))), "lies in the future"),
-    ("book", with_log(replace(done(0), uptime=NOW.uptime + 1)), "lies in the future"),
+    ("action_log", replace(FACTS, action_log=None, action_log_trouble="not JSON"), "not JSON"),
+    ("action_log", with_log(done(-120, cause=("node", "x/y"))), "lies in the future"),
+    ("action_log", with_log(replace(done(0), uptime=NOW.uptime + 1)), "lies in the future"),
     ("effect", with_log(done(3600, cause=("node", "x/y"))), "begun 1.0 h ago, and the node is"),
     ("cause", with_log(done(3600, boot="boot-a"), reboots_per_day=9), "1.0 h ago"),
     ("cause", with_log(done(DAY_S - 1, boot="boot-a"), reboots_per_day=9), "once a day"),
@@ -362,7 +362,7 @@ def test_it_never_acts_when_any_check_fails(
 
 @dataclass
 class World:
-    """A node: true time, and the clocks that it shows. The action log is kept as `vitald recover` keeps
+    """A node: true time, and the clocks that it shows. The action log is kept as `vitald recovery run` keeps
     it.
     """
 

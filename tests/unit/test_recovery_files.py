@@ -151,7 +151,7 @@ def test_what_is_written_is_whole_and_for_the_group(tmp_path: Path) -> None:
 def test_one_at_a_time(tmp_path: Path) -> None:
     with (
         files.hold_folder(tmp_path),
-        pytest.raises(Untrusted, match="another vitald recover"),
+        pytest.raises(Untrusted, match="another vitald recovery run"),
         files.hold_folder(tmp_path),
     ):
         pass

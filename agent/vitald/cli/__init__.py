@@ -48,7 +48,7 @@ VERBS = {
     ),
     "expect": Verb("expect", "the devices and versions expected on this node, and found", _ASK),
     "recovery": Verb(
-        "recovery", "automatic reboot and replacement: settings, request, decisions", _ASK
+        "recovery.command", "automatic reboot and replacement: settings, request, decisions", _ASK
     ),
     "page": Verb("page.command", "a web page about this node, on the loopback", _ASK),
     "clear": Verb("clear", "close findings, with a reason", _OPERATE),
@@ -89,11 +89,6 @@ VERBS = {
         "what Slurm's prolog, epilog and health check program call; retire: before removal",
         _CALLED,
     ),
-    "recover": Verb(
-        "recover",
-        "decide on the daemon's request and act: called by vitald-recover.service, as root",
-        _CALLED,
-    ),
     "config": Verb("config", "check a configuration file, or have it read again", _SERVE),
     "run": Verb("run", "run the daemon in the foreground", _SERVE),
     "publish": Verb(
@@ -110,7 +105,7 @@ VERBS = {
 # Their output may be cut short by the reader, as `head` does. Other verbs set their exit code last.
 _LIST_VERBS = {"events", "findings", "why", "gpus", "components", "explain"}
 # Their callers use the exit code alone: it stays the same if standard error is lost.
-_EXIT_CODE_VERBS = {"run", "publish", "slurm", "recover"}
+_EXIT_CODE_VERBS = {"run", "publish", "slurm", "recovery run"}
 
 
 class CommandFailed(Exception):
@@ -196,7 +191,7 @@ def build_parser(verbs: Collection[str] = VERBS.keys()) -> argparse.ArgumentPars
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code. An error is reported as one line on standard error."""
     words = list(sys.argv[1:] if argv is None else argv)
-    verb = _find_verb(words)
+    verb, command = _find_verb(words), " ".join(_list_plain_words(words)[:2])
     code: int | SystemExit = 0 if verb in _LIST_VERBS else READER_GONE  # while it is not known
     with Streams() as streams:
         try:
@@ -210,11 +205,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EX_IOERR
     if isinstance(code, SystemExit):
         raise code
-    return EX_IOERR if code == 0 and streams.lost_remarks and verb not in _EXIT_CODE_VERBS else code
+    is_only_code_used = not _EXIT_CODE_VERBS.isdisjoint((verb, command))
+    return EX_IOERR if code == 0 and streams.lost_remarks and not is_only_code_used else code
+
+
+def _list_plain_words(words: Sequence[str]) -> list[str]:
+    return [word for word in words if not word.startswith("-")]
 
 
 def _find_verb(words: Sequence[str]) -> str:
-    return next((word for word in words if not word.startswith("-")), "")
+    return next(iter(_list_plain_words(words)), "")
 
 
 def _run_to_exit_code(words: Sequence[str]) -> int | SystemExit:

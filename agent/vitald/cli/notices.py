@@ -104,7 +104,7 @@ def _list_recovery(outline: schema.ApiRecovery | None) -> Iterator[Notice]:
         step = "waiting" if decision["step"] == "wait" else decision["step"]
         at, why = render.describe_time(decision["time"]), render.escape_text(decision["why"])
         text += f"; {step} at {at}: {why}"
-    yield Notice(f"{text}: vitald recovery")
+    yield Notice(f"{text}: vitald recovery status")
 
 
 def _list_publishers(status: schema.NodeStatus) -> Iterator[Notice]:

@@ -19,7 +19,7 @@ from vitald.collectors.collector import Collector, Found
 from vitald.collectors.reader_threads import Broken, ReaderThreads
 from vitald.collectors.small_files import RawReadings, describe_error
 
-log: structlog.stdlib.BoundLogger = structlog.get_logger("polled")
+log: structlog.stdlib.BoundLogger = structlog.get_logger("polling")
 
 FIND = ""  # the key of the read that finds the devices; a device's is its component's name
 NOT_BACK = "a look has not come back"

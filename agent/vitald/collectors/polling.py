@@ -43,7 +43,7 @@ from vitald.model import (
 )
 from vitald.text import join_first
 
-log: structlog.stdlib.BoundLogger = structlog.get_logger("polled")
+log: structlog.stdlib.BoundLogger = structlog.get_logger("polling")
 
 _OFTEN_S = 1.0  # how often reads that are still under way after their round are checked
 _MAX_REASONS = 3  # of a failed source, in its detail

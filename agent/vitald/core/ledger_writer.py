@@ -34,7 +34,7 @@ from vitald.ledger import (
 from vitald.model import KERNEL_LOG, Changes, Event, Fields, Memory, Position, Transition
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
-log: structlog.stdlib.BoundLogger = structlog.get_logger("keeper")
+log: structlog.stdlib.BoundLogger = structlog.get_logger("ledger")
 
 _DEADLINE_S = 2.0  # for one commit; a disk that takes longer is treated as failing
 _OPEN_S = 10.0  # for opening, and for replacing

@@ -14,7 +14,7 @@ from vitald.ledger import Ledger, LedgerDamaged, LedgerError
 from vitald.model import Position
 from vitald.worker_thread import WorkerThread
 
-log: structlog.stdlib.BoundLogger = structlog.get_logger("keeper")
+log: structlog.stdlib.BoundLogger = structlog.get_logger("ledger")
 
 _INTERVAL_S = 0.25
 

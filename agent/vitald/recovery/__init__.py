@@ -1,9 +1,9 @@
 """
 What happens between a verdict and a reboot. The daemon requests an action, with a file; `vitald
-recover`, as root, decides and acts.
+recovery run`, as root, decides and acts.
 
-    daemon (server/recovery_requester.py) --request.json--> vitald-recover.path --> vitald recover:
-    facts -> decision -> action
+    daemon (server/recovery_requester.py) --request.json--> vitald-recover.path -->
+    vitald recovery run: facts -> decision -> action
 
 Without side effects: `request` (what is requested), `action_log` (what was done), `decision`. With
 side effects: `files`, `inputs`, `programs`, `kubectl`, the schedulers (`cluster`, `slurm_cluster`,

@@ -134,7 +134,7 @@ def parse_action_log(data: bytes) -> ActionLog:
         raise InvalidActionLog(f"longer than {MAX_BYTES} bytes")
     try:
         keys = frozenset({"version", "actions"})
-        document = read_object(parse_strict_json(data), "the book", keys)
+        document = read_object(parse_strict_json(data), "the action log", keys)
         if get_whole_number(document, "version") != VERSION:
             raise InvalidActionLog(f"version {document['version']}, not {VERSION}")
         actions = get_items(document, "actions", 0, _MAX_ENTRIES)

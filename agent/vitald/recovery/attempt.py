@@ -1,5 +1,5 @@
 """
-One attempt of `vitald recover`: gather the facts, decide, record, act, report.
+One attempt of `vitald recovery run`: gather the facts, decide, record, act, report.
 
 Every check is in agent/vitald/recovery/decision.py. If the node is still in use, the daemon repeats
 its request in a few minutes. An action is recorded durably before it is carried out: an
@@ -111,7 +111,7 @@ class RecoveryAttempt:
                     files.prepare_folder(self._settings.state, self._reader_group)
                     stack.enter_context(files.hold_folder(self._settings.state))
                 except files.Untrusted as error:
-                    why = f"the folder of the book cannot be used: {error}"
+                    why = f"the directory of the action log cannot be used: {error}"
                     self._emit("error", "recovery_refused", why=why)
                     return FAILED
             return self._decide_and_act(request, trouble)
@@ -282,7 +282,7 @@ class RecoveryAttempt:
     ) -> int:
         trouble = self._record_action(request, log, now)
         if trouble:
-            reasons = (("book", f"it cannot be written down: {trouble}"),)
+            reasons = (("action_log", f"the action log cannot be written: {trouble}"),)
             refused = replace(decision, step=Step.REFUSED, reasons=reasons)
             self._report_decision(refused, request, now)
             return FAILED
@@ -334,8 +334,8 @@ class RecoveryAttempt:
     def _report_decision(
         self, decision: Decision, request: Request | None, now: BootClock, outcome: str = ""
     ) -> None:
-        """To the journal, and to the decision log that `vitald recovery` reads; a dry run prints
-        it instead.
+        """To the journal, and to the decision log that `vitald recovery status` reads; a dry run
+        prints it instead.
         """
         record = decision_log.build_record(decision, request, now.boot_id, now.wall, outcome)
         if self._dry_run:

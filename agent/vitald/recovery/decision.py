@@ -282,13 +282,13 @@ def _check_uptime(facts: Presence) -> str:
 
 def _check_action_log(facts: Facts) -> str:
     if facts.action_log is None:
-        return f"what was done before is not known: {facts.action_log_trouble or 'no book'}"
+        return f"what was done before is not known: {facts.action_log_trouble or 'no action log'}"
     future = facts.action_log.find_future_entry(facts.now)
     if future is None:
         return ""
     return (
-        f"the book has a {future.kind.value} that lies in the future: the clock was set back, or"
-        " the book is wrong"
+        f"the action log has a {future.kind.value} that lies in the future: the clock was set back,"
+        " or the action log is wrong"
     )
 
 
@@ -364,7 +364,7 @@ CHECKS: Mapping[str, Callable[[Facts], str]] = {
     "remedy": _check_remedy,
     "released": _check_released,
     "uptime": _check_uptime,
-    "book": _check_action_log,
+    "action_log": _check_action_log,
     UNCHANGED: _check_effect,
     "cause": _check_cause,
     "budget": _check_budget,

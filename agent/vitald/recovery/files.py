@@ -220,7 +220,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
         try:
             stack.enter_context(lock.hold_lock(folder))
         except BlockingIOError:
-            raise Untrusted(f"{folder}: another vitald recover is at work") from None
+            raise Untrusted(f"{folder}: another vitald recovery run is at work") from None
         except OSError as error:
             raise Untrusted(f"{folder / lock.FILE}: {error.strerror}") from None
         yield

@@ -1,5 +1,5 @@
 """
-The inputs of a decision of `vitald recover`: configuration, request, action log, clock and the
+The inputs of a decision of `vitald recovery run`: configuration, request, action log, clock and the
 files that stop recovery.
 
 Refuses  files that others than their owner could have written (agent/vitald/recovery/files.py).

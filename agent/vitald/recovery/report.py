@@ -1,4 +1,4 @@
-"""How `vitald recover` reports: a decision as a sentence, and log lines."""
+"""How `vitald recovery run` reports: a decision as a sentence, and log lines."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def find_obstacle(path: Path, node: str, verdict: Mapping[str, object], seconds:
 
 def _find_presence(config: Config, seconds: float) -> str:
     """Slurm's jobs are left out: HyperPod waits for them."""
-    from vitald.cli.recover import find_device_uses, query_daemon
+    from vitald.cli.recovery.run import find_device_uses, query_daemon
     from vitald.recovery import inputs
     from vitald.recovery.decision import Presence, describe_presence
 

@@ -48,8 +48,8 @@ class KernelLog(TypedDict):
 
 
 class ApiRecovery(TypedDict):
-    """Whether root is requested to reboot the node or to have it replaced. `vitald recovery` shows
-    what came of the request."""
+    """Whether root is requested to reboot the node or to have it replaced. `vitald recovery status`
+    shows what came of the request."""
 
     mode: Annotated[str, Keywords(enum=("none", "automatic"))]
     """`[recovery] mode` of the configuration."""

@@ -1,6 +1,6 @@
 """
-`vitald recovery`: settings of automatic recovery, the request, what prevents it, findings that wait
-for confirmation, and the recent decisions. Changes nothing.
+`vitald recovery status`: settings of automatic recovery, the request, what prevents it, findings
+that wait for confirmation, and the recent decisions. Changes nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vitald.cli import EX_CONFIG, client, config_options, render
+from vitald.cli import EX_CONFIG, client, render
 from vitald.config import Config
 from vitald.config_file import ConfigError
 from vitald.model import Action, Repair
@@ -65,7 +65,9 @@ if TYPE_CHECKING:
         causes: list[BudgetCause]
 
     class RecoveryState(TypedDict):
-        """The output of `vitald recovery --json`. A trouble or a stop is empty if there is none."""
+        """The output of `vitald recovery status --json`. A trouble or a stop is empty if there is
+        none.
+        """
 
         bootId: str
         mode: str
@@ -78,7 +80,7 @@ if TYPE_CHECKING:
         requestTrouble: str
         unconfirmed: list[UnconfirmedFinding]
         unconfirmedTrouble: str
-        bookTrouble: str
+        actionLogTrouble: str
         budget: dict[str, ActionBudget]
         decisions: list[dict[str, object]]  # as root wrote them
 
@@ -88,12 +90,7 @@ _MAX_UNDECIDED_S = 120.0  # vitald-recover.service waits a minute before it deci
 _DAEMON_TIMEOUT_S = 2.0
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    config_options.add_config_option(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-
-
-def run(arguments: argparse.Namespace) -> int:
+def show_status(arguments: argparse.Namespace) -> int:
     """Exit code 0, or 78 if root would reject the configuration."""
     try:
         config = inputs.read_config(arguments.config)
@@ -135,7 +132,7 @@ def gather_state(config: Config) -> RecoveryState:
         "requestTrouble": request_trouble,
         "unconfirmed": unconfirmed,
         "unconfirmedTrouble": unconfirmed_trouble,
-        "bookTrouble": log_trouble,
+        "actionLogTrouble": log_trouble,
         "budget": {
             "reboots": _build_budget(log, Repair.REBOOT, settings.reboots_per_day, now),
             "replacements": _build_budget(log, Repair.REPLACE, settings.replacements_per_day, now),
@@ -223,7 +220,7 @@ def show_state(state: RecoveryState) -> None:
         ("stopped", state["killSwitch"]),
         ("stopped", state["maintenance"]),
         ("request", state["requestTrouble"]),
-        ("book", state["bookTrouble"]),
+        ("action log", state["actionLogTrouble"]),
     ):
         if problem:
             _print_line(name, render.colour_text(render.escape_text(problem), "yellow"))
@@ -250,7 +247,7 @@ def _show_request(state: RecoveryState) -> None:
     _print_line("request", f"{render.escape_text(request['action'])}, {age}")
     for found in request["findings"][:_MAX_LISTED]:
         text = f"#{found['id']} {found['code']} of {found['component']}: {found['raw']}"
-        _print_line("", render.cut_text(render.escape_text(text), render.get_width() - 13))
+        _print_line("", render.cut_text(render.escape_text(text), render.get_width() - 14))
 
 
 def _show_budget(name: str, budget: ActionBudget) -> None:
@@ -287,4 +284,4 @@ def _describe_unconfirmed(found: UnconfirmedFinding) -> str:
 
 
 def _print_line(name: str, text: object) -> None:
-    render.print_line(f"  {name:<9} {text}")
+    render.print_line(f"  {name:<10} {text}")

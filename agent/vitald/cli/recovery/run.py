@@ -1,10 +1,10 @@
 """
-`vitald recover`: what vitald-recover.service runs, as root, when the daemon has requested a reboot
-or a replacement. One attempt per call (agent/vitald/recovery/attempt.py).
+`vitald recovery run`: what vitald-recover.service runs, as root, when the daemon has requested a
+reboot or a replacement. One attempt per call (agent/vitald/recovery/attempt.py).
 
-    0    decided: refused, drained, or done (standard error, `vitald recovery` and the journal have
-         the decision and its reason)
-    69   the action failed, or the folder of the action log cannot be used
+    0    decided: refused, drained, or done (standard error, `vitald recovery status` and the
+         journal have the decision and its reason)
+    69   the action failed, or the directory of the action log cannot be used
     78   the configuration is wrong, or others than root may write it
 """
 
@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitald.cli import EX_CONFIG, client, config_options
+from vitald.cli import EX_CONFIG, client
 from vitald.config import Config
 from vitald.config_file import ConfigError
 from vitald.diagnostics.idle.detector import IdleDetector, Use
@@ -41,14 +41,7 @@ _SYSTEMD = 1
 _UNIT = "/vitald.service"
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    config_options.add_config_option(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be done, and why; change nothing"
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run_attempt(arguments: argparse.Namespace) -> int:
     kept = programs.clean_environment(os.environ)
     journal = os.environ.get("JOURNAL_STREAM", "")  # for our own log; programs do not get it
     os.environ.clear()

@@ -1,0 +1,1 @@
+"""`vitald recovery`: automatic reboot and replacement."""
