@@ -37,11 +37,11 @@ def table(catalog: Catalog) -> str:
         if not paths or rule.fault_class is FaultClass.UNUSED:
             continue
         strongest = max((action for _, path in paths for action in path), key=lambda one: one.rank)
-        ladders = " or ".join(
+        policies = " or ".join(
             f"{', then '.join(_WORDS[action] for action in path)} (`{name}`)"
             for name, path in paths
         )
-        row = (_WORDS[strongest], ladders, _find_evidence(catalog, rule))
+        row = (_WORDS[strongest], policies, _find_evidence(catalog, rule))
         rows.setdefault(row, []).append(rule.code)
     order = sorted(rows, key=lambda row: (row[0] != "replace", row[1:]))
     lines = [f"| {_list_codes(rows[row])} | {' | '.join(row)} |" for row in order]

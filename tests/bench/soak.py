@@ -875,8 +875,8 @@ format = "json"
         self._kernel(_OTHERS[number % len(_OTHERS)])
 
     def storm(self) -> None:
-        """Hundreds of lines at once: echoes, unknown codes and addresses, forgeries by processes,
-        lines that drive a terminal.
+        """Hundreds of lines at once: suppressed consequences, unknown codes and addresses,
+        forgeries by processes, lines that drive a terminal.
         """
         for number in range(600):
             code, words = self.chance.choice(_XIDS)

@@ -63,12 +63,14 @@ cases = []
 """
 
 
-def fallen_with_company(pid: int, pci: str = "0000:65:00", echoes: int = 3) -> list[str]:
-    """One story: a GPU falls off the bus, its channels are cleaned up, and the driver says what it
+def fallen_with_company(pid: int, pci: str = "0000:65:00", suppressed: int = 3) -> list[str]:
+    """One incident: a GPU falls off the bus, its channels are cleaned up, and the driver says what it
     needs.
     """
     said = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
-    cleanup = [xid(pid, code=45, pci=pci, message=f"Ch {number:08x}") for number in range(echoes)]
+    cleanup = [
+        xid(pid, code=45, pci=pci, message=f"Ch {number:08x}") for number in range(suppressed)
+    ]
     return [xid(pid, pci=pci), *cleanup, xid(pid, code=154, pci=pci, message=said)]
 
 

@@ -95,13 +95,13 @@ def hasty() -> Catalog:
     for kind, table in tomlfile.read_toml(FOLDER / "nvml.toml")[1].items():
         assert isinstance(table, dict)
         for name, rule in table.items():
-            watch = rule.get("watch")
-            watches = watch if isinstance(watch, list) else [watch] if watch else []
-            if any("for" in one for one in watches):
+            given = rule.get("thresholds")
+            thresholds = given if isinstance(given, list) else [given] if given else []
+            if any("for" in one for one in thresholds):
                 overrides[f"{kind}/{name}"] = {
-                    "watch": [
+                    "thresholds": [
                         {key: value for key, value in one.items() if key != "for"}
-                        for one in watches
+                        for one in thresholds
                     ]
                 }
     return load_catalog(overrides=overrides)

@@ -125,7 +125,7 @@ def test_a_storm_of_one_story_is_told_once(node: Node) -> None:
     """Exactly one `incident` line when it begins and one when it is over, however many lines it has
     and however they come.
     """
-    storm = fallen_with_company(1, echoes=200)
+    storm = fallen_with_company(1, suppressed=200)
     with watching(node) as lines:
         assert next(lines)["status"] == "healthy"
         for begin in range(0, len(storm), 40):
@@ -150,7 +150,7 @@ def test_a_storm_of_one_story_is_told_once(node: Node) -> None:
 
 
 def test_a_cause_that_is_printed_late(node: Node) -> None:
-    """The story has another cause than it seemed to have: that is told too."""
+    """The incident has another cause than it seemed to have: that is told too."""
     with watching(node) as lines:
         assert next(lines)["status"] == "healthy"
         node.write(xid(1, code=31, message="MMU Fault"))

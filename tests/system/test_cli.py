@@ -375,7 +375,7 @@ def test_clear_replaced(node: Node) -> None:
 
 @pytest.mark.core
 def test_why(node: Node) -> None:
-    """The line, the story, the rule, the layers with the one that decides, the flags, the history;
+    """The line, the incident, the rule, the layers with the one that decides, the flags, the history;
     one chain for each open incident.
     """
     node.write(*fallen_with_company(1), remap(2, "0000:66:00"))

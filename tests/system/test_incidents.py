@@ -26,7 +26,7 @@ GONE, WAITING = "0000:65:00", "0000:66:00"
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node with a story of many lines on one GPU and a remap that waits on another."""
     with Node(tmp_path_factory.mktemp("told")) as node:
-        node.write(*fallen_with_company(1, GONE, echoes=40), remap(2, WAITING))
+        node.write(*fallen_with_company(1, GONE, suppressed=40), remap(2, WAITING))
         wait_for_pid(node, 2)
         yield node
 
@@ -90,7 +90,7 @@ def test_one_story_is_one_line(told: Node) -> None:
     assert [one["code"] for one in about(told.findings(), GONE)] == [
         "xid/79",
         "xid/154",
-    ], "an echo has no finding of its own"
+    ], "a suppressed consequence has no finding of its own"
     assert told.metric("vitald_incidents") == 2
     assert told.metric("vitald_findings_escalated") == 0
 
@@ -140,7 +140,7 @@ def test_an_incident_that_is_over(node: Node) -> None:
     assert node.metric("vitald_incidents") == 0
     node.write(
         xid(2, code=45, message="Ch 00000099")
-    )  # a late echo: told by what is over, and asks for nothing
+    )  # a late consequence: told by what is over, and asks for nothing
     wait_for_pid(node, 2)
     assert node.findings() == []
     node.write(xid(3))  # it fell off again: that is another one
@@ -150,7 +150,7 @@ def test_an_incident_that_is_over(node: Node) -> None:
 
 @pytest.mark.core
 def test_incidents_survive(told: Node) -> None:
-    """A killed daemon tells the same stories, and counts on in them."""
+    """A killed daemon tells the same incidents, and counts on in them."""
     before = told.status()
     told.kill()
     told.start()
@@ -225,8 +225,8 @@ def test_why_cleared(node: Node) -> None:
 
 
 def test_why_escalated(make_node: Make) -> None:
-    """The reboot that it asked for did not hold: the ladder's word stands beside the table's, and
-    the history has both.
+    """The reboot that it asked for did not hold: the escalation policy's requirement stands beside
+    the table's, and the history has both.
     """
     machine = Machine(make_node())
     node = machine.node

@@ -33,15 +33,15 @@ def test_every_code_that_is_meant_elsewhere_exists() -> None:
 
 
 def test_no_two_entries_begin_with_the_same_words() -> None:
-    words = [phrase for rule in ENTRIES if rule.diagnostic for phrase in rule.diagnostic.words]
-    assert len(words) > 80
-    assert len(words) == len(set(words))
+    phrases = [phrase for rule in ENTRIES if rule.diagnostic for phrase in rule.diagnostic.phrases]
+    assert len(phrases) > 80
+    assert len(phrases) == len(set(phrases))
 
 
 def test_an_entry_is_found_by_its_own_words() -> None:
     for rule in ENTRIES:
-        for words in rule.diagnostic.words if rule.diagnostic else ():
-            text = words.replace("#", "7").replace("*", "something")
+        for phrase in rule.diagnostic.phrases if rule.diagnostic else ():
+            text = phrase.replace("#", "7").replace("*", "something")
             for said in (text, text.capitalize(), f"GPU 3 GPU 3 {text}"):
                 found = meanings().find_by_text(said)
                 assert found is not None and found.code == rule.code, said
@@ -152,11 +152,11 @@ def test_a_wrong_entry_is_told() -> None:
         "{ confirm = true }": "remedy: missing",
         '{ remedy = "none", cofirm = true }': "cofirm: unknown key, did you mean confirm?",
         '{ remedy = "none", confirm = 1 }': "confirm: ",
-        '{ remedy = "none", words = "x" }': "words: expected a list",
-        '{ remedy = "none", words = ["X"] }': "expected lower case, found 'X'",
+        '{ remedy = "none", phrases = "x" }': "phrases: expected a list",
+        '{ remedy = "none", phrases = ["X"] }': "expected lower case, found 'X'",
         '{ remedy = "none", severity = { high = "none" } }': "expected a table",
         '{ remedy = "none", severity = { 2 = "x" } }': "severity.2: must be one of",
-        '{ remedy = "none", instead = [{ contains = ["x"] }] }': "instead #1: expected",
+        '{ remedy = "none", alternatives = [{ contains = ["x"] }] }': "alternatives #1: expected",
         "3": "expected a table",
     }
     for value, said in values.items():

@@ -9,7 +9,7 @@ from tests.every_entry import Story
 from vitald.catalog import PROFILES
 from vitald.model import Action
 
-# Confirmed with a third code only: it and this witness are echoes of one cause
+# Confirmed with a third code only: it and this witness are suppressed by one cause
 BY_A_CAUSE = {"efa/error": {"network"}}
 
 

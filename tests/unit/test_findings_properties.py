@@ -37,8 +37,8 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("sxid/20034", {"fatal": False}),
     ("sxid/20034", {"fatal": True}),
     ("aer/correctable", {}),
-    # Devices that cannot be used, what waits for maintenance, and states that climb a ladder or
-    # come and go.
+    # Devices that cannot be used, what waits for maintenance, and states that escalate or come
+    # and go.
     ("nvml/no_call_succeeds", {}),
     ("nvml/reset_required", {}),
     ("nvml/row_remap_pending", {"row_remap_pending": 1}),
@@ -210,9 +210,9 @@ def test_due_is_never_late(stream: list[Event]) -> None:
 def test_the_order_between_devices_does_not_matter(order: list[Step], chance: object) -> None:
     """Each device's own events keep their order; the others come in between as they like.
 
-    What is asked of a device is the same. Which line tells it need not be: an echo on another
-    device (an NVLink error of a peer) is told under its cause where that came first, and is a
-    finding of its own where it did not.
+    What is asked of a device is the same. Which line tells it need not be: a suppressed
+    consequence on another device (an NVLink error of a peer) is told under its cause where that
+    came first, and is a finding of its own where it did not.
     """
     queues = [[step for step in order if step[0] == device] for device in range(DEVICES)]
     shuffled = []
@@ -240,7 +240,7 @@ def test_more_evidence_never_makes_it_better(stream: list[Event], where: int, ex
 @given(streams())
 def test_only_evidence_lowers(stream: list[Event]) -> None:
     """From one event to the next a finding keeps or raises what it asks for, unless the driver says
-    otherwise; it ends only by its rule or as an echo.
+    otherwise; it ends only by its rule or as a suppressed consequence.
     """
     findings = Judge(catalogue())
     for one in stream:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.test_loader import GOOD, LADDERS, entry
+from tests.unit.test_loader import ESCALATION, GOOD, entry
 from vitald import config, tomlfile
 from vitald.catalog import Catalog, CatalogError, load_catalog
 from vitald.config import SECTIONS, settings_of
@@ -28,6 +28,7 @@ WORDS = st.one_of(
                 "fatal",
                 "component",
                 "when",
+                "where",
                 "at_least",
                 "xid",
                 "xid/1",
@@ -90,7 +91,7 @@ ENTRIES = st.builds(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("catalogue")
-    (made / "ladders.toml").write_text(LADDERS)
+    (made / "escalation.toml").write_text(ESCALATION)
     (made / "site.toml").write_text(entry())
     return made
 

@@ -11,8 +11,8 @@ from vitald.catalog import Catalog, CatalogError, Clears, FaultClass, load_catal
 from vitald.catalog.escalation import EscalationPolicy, EscalationStep
 from vitald.model import Action, ComponentKind, When
 
-LADDERS = (
-    '[ladder.none]\nsteps = []\n[ladder.device]\nsteps = [{ of = "reset_device", within = "7d",'
+ESCALATION = (
+    '[escalation.none]\nsteps = []\n[escalation.device]\nsteps = [{ of = "reset_device", within = "7d",'
     ' action = "reboot_node" }]\n'
 )
 GOOD = {
@@ -48,7 +48,7 @@ def entry(name: str = "xid.1", without: str = "", **changes: object) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "ladders.toml").write_text(LADDERS)
+    (tmp_path / "escalation.toml").write_text(ESCALATION)
     (tmp_path / "profiles").mkdir()
     return tmp_path
 
@@ -86,14 +86,14 @@ def test_every_key_arrives(folder: Path) -> None:
         escalation="device",
         cases=[
             {
-                "when": {"a": [1, "x"], "b_not": True},
+                "where": {"a": [1, "x"], "b_not": True},
                 "action": "none",
-                "when_to_act": "now",
+                "when": "now",
                 "title": "C",
                 "advice": "D",
             }
         ],
-        also=[{"when": {"a": 2}, "at_least": "reboot_node"}],
+        also=[{"where": {"a": 2}, "at_least": "reboot_node"}],
         state=True,
         component="gpu",
         fatal=False,
@@ -169,7 +169,11 @@ MISTAKES = [
     (entry(class_="hardwear"), "class", "did you mean hardware?"),
     (entry(when="later"), "when", "must be one of maintenance, after_job, now, not 'later'"),
     (entry(component="gpus"), "component", "did you mean gpu?"),
-    (entry(escalation="devise"), "escalation", "no ladder 'devise', did you mean device?"),
+    (
+        entry(escalation="devise"),
+        "escalation",
+        "no escalation policy 'devise', did you mean device?",
+    ),
     (entry(clears=["rebooot"]), "clears", "must be one of reboot, device_reset, recovers"),
     (entry(clears=["reboot:1"]), "clears", "not 'reboot:1'"),
     (entry(clears=["quiet:1x"]), "clears", "'1x' is not a duration"),
@@ -184,48 +188,48 @@ MISTAKES = [
     (entry(match=5), "match", "expected a list of strings"),
     (entry(samples=[1]), "samples", "expected a list of strings"),
     (entry(cases=5), "cases", "expected a list of tables"),
-    (entry(cases=[5]), "cases #1", "expected { when"),
-    (entry(cases=[{"action": "none"}]), "cases #1", "expected { when"),
-    (entry(cases=[{"when": 5, "action": "none"}]), "cases #1", "expected { when"),
-    (entry(cases=[{"when": {"a": 1}}]), "cases #1", "needs either action or at_least"),
+    (entry(cases=[5]), "cases #1", "expected { where"),
+    (entry(cases=[{"action": "none"}]), "cases #1", "expected { where"),
+    (entry(cases=[{"where": 5, "action": "none"}]), "cases #1", "expected { where"),
+    (entry(cases=[{"where": {"a": 1}}]), "cases #1", "needs either action or at_least"),
     (
-        entry(cases=[{"when": {"a": 1}, "action": "none", "at_least": "none"}]),
+        entry(cases=[{"where": {"a": 1}, "action": "none", "at_least": "none"}]),
         "cases #1",
         "needs either action or at_least",
     ),
     (
-        entry(cases=[{"when": {"a": 1}, "action": "nine"}]),
+        entry(cases=[{"where": {"a": 1}, "action": "nine"}]),
         "cases #1 action",
         "did you mean none?",
     ),
     (
-        entry(also=[{"when": {"a": 1}, "at_least": "replace"}]),
+        entry(also=[{"where": {"a": 1}, "at_least": "replace"}]),
         "also #1 at_least",
         "did you mean replace_node?",
     ),
     (
-        entry(cases=[{"when": {"a": 1}, "action": "none", "when_to_act": "soon"}]),
-        "cases #1 when_to_act",
+        entry(cases=[{"where": {"a": 1}, "action": "none", "when": "soon"}]),
+        "cases #1 when",
         "must be one of maintenance, after_job, now",
     ),
     (
-        entry(cases=[{"when": {"a": 1}, "action": "none", "titel": "x"}]),
+        entry(cases=[{"where": {"a": 1}, "action": "none", "titel": "x"}]),
         "cases #1 titel",
         "unknown key, did you mean title?",
     ),
     (
-        entry(cases=[{"when": {"a": []}, "action": "none"}]),
-        "cases #1 when.a",
+        entry(cases=[{"where": {"a": []}, "action": "none"}]),
+        "cases #1 where.a",
         "expected a string, a number",
     ),
     (
-        entry(cases=[{"when": {"a": [[1]]}, "action": "none"}]),
-        "cases #1 when.a",
+        entry(cases=[{"where": {"a": [[1]]}, "action": "none"}]),
+        "cases #1 where.a",
         "expected a string, a number",
     ),
     (
-        entry(cases=[{"when": {"a": 1.5}, "action": "none"}]),
-        "cases #1 when.a",
+        entry(cases=[{"where": {"a": 1.5}, "action": "none"}]),
+        "cases #1 where.a",
         "expected a string, a number",
     ),
     (entry(match=["abc{99999999999}"]), "match", ""),
@@ -246,7 +250,7 @@ def test_a_mistake_names_file_entry_and_key(folder: Path) -> None:
 
 def test_the_words_of_a_case_are_texts(folder: Path) -> None:
     for key in ("title", "advice"):
-        mistakes(folder, entry(cases=[{"when": {"a": 1}, "action": "none", key: 5}]))
+        mistakes(folder, entry(cases=[{"where": {"a": 1}, "action": "none", key: 5}]))
 
 
 def test_all_mistakes_are_told_at_once(folder: Path) -> None:
@@ -301,7 +305,7 @@ def test_a_file_that_is_no_text_is_named(folder: Path) -> None:
     assert error.endswith("bytes.toml: not UTF-8 text at byte 5")
 
 
-def test_a_bad_ladder_is_told(folder: Path) -> None:
+def test_a_bad_escalation_policy_is_told(folder: Path) -> None:
     within = 'of = "reset_device", within = "7d"'
     reboot = 'action = "reboot_node"'
     steps = {
@@ -316,17 +320,17 @@ def test_a_bad_ladder_is_told(folder: Path) -> None:
     }
     wrong = []
     for text, what in steps.items():
-        (folder / "ladders.toml").write_text(f"{LADDERS}[ladder.bad]\n{text}\n")
+        (folder / "escalation.toml").write_text(f"{ESCALATION}[escalation.bad]\n{text}\n")
         errors = mistakes(folder, entry())
         (error, *more) = errors
-        if more or not error.startswith("ladders.toml: [ladder.bad]: ") or what not in error:
+        if more or not error.startswith("escalation.toml: [escalation.bad]: ") or what not in error:
             wrong.append((text, errors))
     assert wrong == []
 
 
-def test_a_ladder_without_end_is_told(folder: Path) -> None:
-    (folder / "ladders.toml").write_text(
-        f'{LADDERS}[ladder.bad]\nsteps = [{{ of = "reset_device", remedies = inf, within = "7d",'
+def test_an_escalation_policy_without_end_is_told(folder: Path) -> None:
+    (folder / "escalation.toml").write_text(
+        f'{ESCALATION}[escalation.bad]\nsteps = [{{ of = "reset_device", remedies = inf, within = "7d",'
         ' action = "reboot_node" }]\n'
     )
     mistakes(folder, entry())
@@ -339,7 +343,7 @@ def test_a_profile_changes_keys_and_keeps_the_rest(folder: Path) -> None:
     (folder / "profiles" / "site.toml").write_text(
         '[xid.1]\naction = "replace_node"\nclears = ["replaced"]\n'
     )
-    text = entry(title="kept", cases=[{"when": {"a": 1}, "action": "none"}])
+    text = entry(title="kept", cases=[{"where": {"a": 1}, "action": "none"}])
     changed = read(folder, text, profile="site").find_rule("xid/1")
     assert (changed.title, changed.action, changed.clears, len(changed.cases)) == (
         "kept",
@@ -403,10 +407,10 @@ def test_a_new_entry_must_be_whole(folder: Path) -> None:
 def test_entries_inherit_cases_and_component_of_their_default(folder: Path) -> None:
     default = entry(
         "xid.default",
-        cases=[{"when": {"a": 1}, "action": "reset_device"}],
+        cases=[{"where": {"a": 1}, "action": "reset_device"}],
         component="gpu",
         title="{code}!",
-        also=[{"when": {"b": 1}, "at_least": "reboot_node"}],
+        also=[{"where": {"b": 1}, "at_least": "reboot_node"}],
     )
     catalog = read(folder, default + entry("xid.1") + entry("xid.2", cases=[]) + entry("sxid.1"))
     assert catalog.find_rule("xid/1").component is ComponentKind.GPU

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.test_loader import GOOD, LADDERS, mistakes, read, toml_value
+from tests.unit.test_loader import ESCALATION, GOOD, mistakes, read, toml_value
 from vitald.catalog import CatalogError, Clears, load_catalog
 from vitald.model import Action
 
@@ -17,7 +17,7 @@ SHARED = {key: value for key, value in GOOD.items() if key not in ("title", "mea
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "ladders.toml").write_text(LADDERS)
+    (tmp_path / "escalation.toml").write_text(ESCALATION)
     (tmp_path / "profiles").mkdir()
     return tmp_path
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def folder_of_fuzz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("catalogue")
-    (made / "ladders.toml").write_text(LADDERS)
+    (made / "escalation.toml").write_text(ESCALATION)
     return made
 
 
@@ -63,8 +63,8 @@ def test_an_entrys_own_keys_win(folder: Path) -> None:
 
 
 def test_lists_and_tables_of_the_two_are_not_merged(folder: Path) -> None:
-    of_policy = {"when": {"a": 1}, "action": "reset_device"}
-    of_entry = {"when": {"b": 1}, "action": "none"}
+    of_policy = {"where": {"a": 1}, "action": "reset_device"}
+    of_entry = {"where": {"b": 1}, "action": "none"}
     text = policy(cases=[of_policy]) + user() + user("xid.2", cases=[of_entry])
     rules = read(folder, text + user("xid.3", cases=[])).rules
     assert [case.where for case in rules["xid/1"].cases] == [{"a": (1,)}]
@@ -73,7 +73,7 @@ def test_lists_and_tables_of_the_two_are_not_merged(folder: Path) -> None:
 
 
 def test_a_policys_keys_win_over_those_inherited_from_the_kind(folder: Path) -> None:
-    default = {**GOOD, "title": "{code}", "cases": [{"when": {"a": 1}, "action": "reset_device"}]}
+    default = {**GOOD, "title": "{code}", "cases": [{"where": {"a": 1}, "action": "reset_device"}]}
     text = table("xid.default", **default) + policy() + policy("own", cases=[])
     rules = read(folder, text + user() + user("xid.2", policy="own")).rules
     assert (len(rules["xid/1"].cases), len(rules["xid/2"].cases)) == (1, 0)

@@ -76,7 +76,7 @@ ENTRY = {
     ],
 )
 def test_a_reading_that_nobody_declares_is_found(threshold: dict[str, object]) -> None:
-    rules = catalog.load_catalog("nvidia", {"nvme/too_hot_here": ENTRY | {"watch": threshold}})
+    rules = catalog.load_catalog("nvidia", {"nvme/too_hot_here": ENTRY | {"thresholds": threshold}})
     (problem,) = list_undeclared(rules)
     assert problem.startswith("nvme/too_hot_here: host declares no reading")
 

@@ -239,8 +239,8 @@ def test_an_unlisted_code_gets_its_kinds_default_with_its_number() -> None:
     catalog = Catalog(
         {"xid/1": rule()},
         {"xid": default},
-        ladders={},
-        stories=CorrelationRules(),
+        escalation_policies={},
+        correlation=CorrelationRules(),
         lemon=LemonScoring(),
         instances={},
         profile="nvidia",

@@ -84,7 +84,7 @@ def told(watch: Threshold, *, holds: bool) -> dict[str, Sample]:
     limit = 50.0 if isinstance(watch.limit, str) else float(watch.limit)
     if isinstance(watch.limit, str):
         values[watch.limit] = limit
-    by = 1.0 + abs(limit) + watch.least
+    by = 1.0 + abs(limit) + watch.min_distance
     if watch.test in (Kind.PEERS_ABOVE, Kind.PEERS_BELOW):
         limit, by = 1000.0, 1000.0 if watch.test is Kind.PEERS_BELOW else by * 100.0
     up = watch.test in (Kind.ABOVE, Kind.PEERS_ABOVE)
@@ -406,11 +406,11 @@ def changed(change: str) -> Catalog:
     for file in FOLDER.glob("*.toml"):
         for kind, entries in tomlfile.read_toml(file)[1].items():
             for name, keys in entries.items():
-                if isinstance(keys, dict) and "watch" in keys:
-                    given = keys["watch"]
+                if isinstance(keys, dict) and "thresholds" in keys:
+                    given = keys["thresholds"]
                     watches = given if isinstance(given, list) else [given]
                     moved = [*map(out_of_reach, watches)] if change == "raised" else []
-                    overrides[f"{kind}/{name}"] = {"watch": moved}
+                    overrides[f"{kind}/{name}"] = {"thresholds": moved}
     return load_catalog(overrides=overrides)
 
 

@@ -207,7 +207,7 @@ def test_counters_of_links_are_told_by_link() -> None:
 
 def test_an_outlier_among_siblings() -> None:
     watcher = ThresholdEvaluator(
-        [watched({"of": "clock", "peers_below": 5, "least": 100, "for": "60s"})]
+        [watched({"of": "clock", "peers_below": 5, "min_distance": 100, "for": "60s"})]
     )
     clocks = [1980.0, 1975.0, 1985.0, 1980.0, 1980.0, 1970.0, 1980.0, 1410.0]
     readings = tuple(reading(gpu, clock=clock, name="H100") for gpu, clock in enumerate(clocks))
@@ -223,13 +223,15 @@ def test_no_outlier() -> None:
         [1980.0, 1410.0, 1980.0],  # too few to compare with
         [1980.0] * 7 + [1900.0],  # not far enough
     ):
-        watcher = ThresholdEvaluator([watched({"of": "clock", "peers_below": 5, "least": 100})])
+        watcher = ThresholdEvaluator(
+            [watched({"of": "clock", "peers_below": 5, "min_distance": 100})]
+        )
         readings = [reading(gpu, clock=clock, name="H100") for gpu, clock in enumerate(clocks)]
         assert look(watcher, 0, *readings) == [], clocks
 
 
 def test_another_model_is_no_sibling() -> None:
-    watcher = ThresholdEvaluator([watched({"of": "clock", "peers_below": 5, "least": 100})])
+    watcher = ThresholdEvaluator([watched({"of": "clock", "peers_below": 5, "min_distance": 100})])
     readings = [reading(gpu, clock=1980.0, name="H100") for gpu in range(4)] + [
         reading(5, clock=1000.0, name="T4")
     ]

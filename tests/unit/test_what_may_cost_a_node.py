@@ -35,20 +35,20 @@ def test_the_table_is_what_is_generated() -> None:
         (
             {
                 "class": "application",
-                "cases": [{"when": {"again": True}, "action": "replace_node"}],
+                "cases": [{"where": {"again": True}, "action": "replace_node"}],
             },
             "cases #1: a fault of class application never asks for replace_node",
         ),
         (
             {
                 "class": "informational",
-                "cases": [{"when": {"again": True}, "at_least": "replace_node"}],
+                "cases": [{"where": {"again": True}, "at_least": "replace_node"}],
             },
             "cases #1: a fault of class informational never asks for replace_node",
         ),
         (
-            {"cases": [{"when": {"a": 1}, "action": "reboot_node", "escalation": "devise"}]},
-            "cases #1 escalation: no ladder 'devise', did you mean device",
+            {"cases": [{"where": {"a": 1}, "action": "reboot_node", "escalation": "devise"}]},
+            "cases #1 escalation: no escalation policy 'devise', did you mean device",
         ),
     ],
 )
@@ -59,41 +59,45 @@ def test_an_entry_that_breaks_a_rule_is_refused(keys: dict[str, object], mistake
     assert mistake in error
 
 
-def test_a_ladder_replaces_only_after_a_remedy_that_failed(tmp_path: Path) -> None:
-    ladders = (FOLDER / "ladders.toml").read_text("utf-8")
-    ladders += (
-        '[ladder.mine]\nsteps = [{ processes = 3, within = "24h", action = "replace_node" }]\n'
+def test_an_escalation_policy_replaces_only_after_a_remedy_that_failed(tmp_path: Path) -> None:
+    policies = (FOLDER / "escalation.toml").read_text("utf-8")
+    policies += (
+        '[escalation.mine]\nsteps = [{ processes = 3, within = "24h", action = "replace_node" }]\n'
     )
-    (tmp_path / "ladders.toml").write_text(ladders)
-    with pytest.raises(CatalogError, match=r"ladder\.mine\]: a step to replace_node needs `of`"):
+    (tmp_path / "escalation.toml").write_text(policies)
+    with pytest.raises(
+        CatalogError, match=r"escalation\.mine\]: a step to replace_node needs `of`"
+    ):
         load_catalog(extra=tmp_path)
 
 
 def test_co_occurrence_replaces_nothing_for_a_fault_of_the_driver(tmp_path: Path) -> None:
-    stories = (FOLDER / "stories.toml").read_text("utf-8")
-    stories += """
-[story.mine]
+    correlation = (FOLDER / "correlation.toml").read_text("utf-8")
+    correlation += """
+[correlation.mine]
 title = "Mine"
 reach = "device"
 within = "60s"
 early = "10s"
 causes = ["xid/119"]
 source = "the site"
-  [[story.mine.company]]
+  [[correlation.mine.cooccurrences]]
   code = "xid/119"
   beside = ["xid/62"]
   action = "replace_node"
-  because = "the site says so"
+  reason = "the site says so"
 """
-    (tmp_path / "stories.toml").write_text(stories)
-    with pytest.raises(CatalogError, match=r"story\.mine\] company: xid/119: .* class driver"):
+    (tmp_path / "correlation.toml").write_text(correlation)
+    with pytest.raises(
+        CatalogError, match=r"correlation\.mine\] cooccurrences: xid/119: .* class driver"
+    ):
         load_catalog(extra=tmp_path)
 
 
 def test_none_means_none_whatever_a_case_requires() -> None:
     cases = [
-        {"when": {"a": 1}, "action": "reboot_node"},
-        {"when": {"a": 2}, "action": "reboot_node", "escalation": "device"},
+        {"where": {"a": 1}, "action": "reboot_node"},
+        {"where": {"a": 2}, "action": "reboot_node", "escalation": "device"},
     ]
     catalog = load_catalog(overrides={"site/1": {**_ENTRY, "cases": cases}})
     rule = catalog.find_rule("site/1")

@@ -40,16 +40,16 @@ class Catalog:
         rules: Mapping[str, Rule],
         defaults: Mapping[str, Rule],
         *,
-        ladders: Mapping[str, EscalationPolicy],
-        stories: CorrelationRules,
+        escalation_policies: Mapping[str, EscalationPolicy],
+        correlation: CorrelationRules,
         lemon: LemonScoring,
         instances: Mapping[str, InstanceType],
         profile: str,
         site_codes: frozenset[str] = frozenset(),
     ) -> None:
         self.rules = rules
-        self.escalation_policies = ladders
-        self.correlation = stories
+        self.escalation_policies = escalation_policies
+        self.correlation = correlation
         self.lemon = lemon
         self.instances = instances  # by their names
         self.profile = profile

@@ -4,10 +4,11 @@ co-occurrence changes.
 
     causes        in order: of two that occur, the earlier one in the list is the root
     consequences  belong to the incident and keep their own requirement
-    echoes        are suppressed under a cause that requires at least as much
-    words         the driver's recommendations: never the root
+    suppressed    have no finding beside a cause that requires at least as much
 
-A code may have roles in several rules: an echo in one, a cause in another. If the line decides
+The driver's recommendations among the consequences are never the root.
+
+A code may have roles in several rules: suppressed in one, a cause in another. If the line decides
 which, an alias gives such lines a name of their own.
 """
 
@@ -25,8 +26,8 @@ class Role(Enum):
 
     CAUSE = "cause"
     CONSEQUENCE = "consequence"
-    ECHO = "echo"
-    WORD = "word"
+    SUPPRESSED = "suppressed"
+    DRIVER_RECOMMENDATION = "driver_recommendation"
 
     @property
     def order(self) -> int:
@@ -60,12 +61,12 @@ class Cooccurrence:
     beside: tuple[str, ...]
     action: Action | None = None
     when: When | None = None
-    because: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelationRule:
-    """One rule: an entry of `stories.toml`."""
+    """One rule: an entry of `correlation.toml`."""
 
     name: str
     title: str
@@ -75,13 +76,13 @@ class CorrelationRule:
     source: str
     causes: tuple[str, ...]
     consequences: tuple[str, ...] = ()
-    echoes: tuple[str, ...] = ()
+    suppressed: tuple[str, ...] = ()
     apart: bool = False  # it joins consequences to their cause, and no two causes
     cooccurrences: tuple[Cooccurrence, ...] = ()
 
     def list_partners(self, code: str) -> tuple[str, ...]:
         """The codes with which this one may share an incident by this rule."""
-        others = (*self.consequences, *self.echoes)
+        others = (*self.consequences, *self.suppressed)
         if not (self.apart and code in self.causes):
             return (*self.causes, *others)
         return tuple(name for name in others if name not in self.causes)
@@ -128,39 +129,40 @@ class CorrelationRules:
         cls,
         rules: Iterable[CorrelationRule],
         aliases: Iterable[Alias] = (),
-        words: Collection[str] = (),
+        driver_recommendations: Collection[str] = (),
     ) -> CorrelationRules:
-        stories = cls(tuple(rules))
+        correlation = cls(tuple(rules))
         for alias in aliases:
-            stories._aliases[alias.code] = (*stories._aliases.get(alias.code, ()), alias)
+            correlation._aliases[alias.code] = (*correlation._aliases.get(alias.code, ()), alias)
         listed: dict[str, list[IncidentRole]] = {}
-        for number, story in enumerate(stories.rules):
+        for number, rule in enumerate(correlation.rules):
             for role, names in (
-                (Role.CAUSE, story.causes),
-                (Role.CONSEQUENCE, story.consequences),
-                (Role.ECHO, story.echoes),
+                (Role.CAUSE, rule.causes),
+                (Role.CONSEQUENCE, rule.consequences),
+                (Role.SUPPRESSED, rule.suppressed),
             ):
                 for position, name in enumerate(names):
-                    own = Role.WORD if name in words and role is Role.CONSEQUENCE else role
+                    recommends = name in driver_recommendations and role is Role.CONSEQUENCE
+                    own = Role.DRIVER_RECOMMENDATION if recommends else role
                     listed.setdefault(name, []).append(
                         IncidentRole(
-                            story, own, (own.order, number, position), not name.endswith("/*")
+                            rule, own, (own.order, number, position), not name.endswith("/*")
                         )
                     )
         for name, places in listed.items():
             kind, _, code = name.partition("/")
-            (stories._kinds if code == "*" else stories._places)[kind if code == "*" else name] = (
-                tuple(places)
-            )
-        for name, own_places in tuple(stories._places.items()):
+            (correlation._kinds if code == "*" else correlation._places)[
+                kind if code == "*" else name
+            ] = tuple(places)
+        for name, own_places in tuple(correlation._places.items()):
             seen = {place.rule.name for place in own_places}
             of_kind = (
                 place
-                for place in stories._kinds.get(name.partition("/")[0], ())
+                for place in correlation._kinds.get(name.partition("/")[0], ())
                 if place.rule.name not in seen
             )
-            stories._places[name] = (*own_places, *of_kind)
-        return stories
+            correlation._places[name] = (*own_places, *of_kind)
+        return correlation
 
     def find_name(self, code: str, fields: Fields) -> str:
         """Name of an event in the rules: its code, or the alias that matches."""
@@ -180,18 +182,18 @@ class CorrelationRules:
             found: dict[str, set[Role]] = {}
             for place in self.find_roles(name):
                 found.setdefault(place.rule.name, set()).add(place.role)
-            known = self._roles[key] = {story: frozenset(roles) for story, roles in found.items()}
+            known = self._roles[key] = {rule: frozenset(roles) for rule, roles in found.items()}
         return known
 
     def is_cause(self, name: str) -> bool:
         """Whether a rule lists it as a cause: it begins an incident even if it requires nothing."""
         return any(place.role is Role.CAUSE and place.exact for place in self.find_roles(name))
 
-    def rank_name(self, name: str, story: str) -> tuple[int, int, int, int]:
+    def rank_name(self, name: str, rule: str) -> tuple[int, int, int, int]:
         """Sort key of the members of an incident: the root has the lowest. Codes of the incident's
         own rule come before others.
         """
-        own = [place.order for place in self.find_roles(name) if place.rule.name == story]
+        own = [place.order for place in self.find_roles(name) if place.rule.name == rule]
         if own:
             return (0, *min(own))
         return (
@@ -199,9 +201,9 @@ class CorrelationRules:
             *min((place.order for place in self.find_roles(name)), default=(len(Role), 0, 0)),
         )
 
-    def find_index(self, story: str) -> int:
+    def find_index(self, name: str) -> int:
         return next(
-            (number for number, rule in enumerate(self.rules) if rule.name == story),
+            (number for number, rule in enumerate(self.rules) if rule.name == name),
             len(self.rules),
         )
 
@@ -210,9 +212,9 @@ def read_aliases(tables: Mapping[str, Mapping[str, object]]) -> list[Alias]:
     """From `[alias."NAME"]` tables. Raises ValueError, KeyError."""
     made = []
     for name, table in tables.items():
-        where = table["when"]
+        where = table["where"]
         if not isinstance(where, dict) or not where:
-            raise ValueError(f"{name}: when: expected {{ field = value }}")
+            raise ValueError(f"{name}: where: expected {{ field = value }}")
         holds = tuple(
             (key, tuple(value) if isinstance(value, list) else (value,))
             for key, value in where.items()

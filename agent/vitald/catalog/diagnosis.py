@@ -31,7 +31,7 @@ class Diagnosis:
     confirm: bool = False  # counts only if it is found twice
     environment: bool = False  # it says nothing about the hardware
     # Start of its text if no number is printed: lower case, `#` for a number, `*` for anything
-    words: tuple[str, ...] = ()
+    phrases: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     # Its text names an Xid, whose entry applies if that requires a reset or more
     xid: bool = False
@@ -44,7 +44,7 @@ class Diagnosis:
 
 
 _NOT_OF_HARDWARE = (Remedy.NONE, Remedy.RETRY, Remedy.FIX_CONFIG)
-_KEYS = ("remedy", "confirm", "environment", "words", "instead", "severity", "xid")
+_KEYS = ("remedy", "confirm", "environment", "phrases", "alternatives", "severity", "xid")
 
 
 def read_diagnosis(table: object) -> Diagnosis:
@@ -67,8 +67,8 @@ def read_diagnosis(table: object) -> Diagnosis:
         remedy=read_key("remedy", _remedy, table["remedy"]),
         confirm=read_key("confirm", read_flag, table.get("confirm", False)),
         environment=read_key("environment", read_flag, table.get("environment", False)),
-        words=_read_phrases("words", table.get("words", [])),
-        alternatives=_read_alternatives(table.get("instead", [])),
+        phrases=_read_phrases("phrases", table.get("phrases", [])),
+        alternatives=_read_alternatives(table.get("alternatives", [])),
         xid=read_key("xid", read_flag, table.get("xid", False)),
         severity=_read_severities(severity),
     )
@@ -96,19 +96,20 @@ def _read_phrases(key: str, value: object) -> tuple[str, ...]:
 
 def _read_alternatives(value: object) -> tuple[Alternative, ...]:
     if not isinstance(value, list):
-        raise ValueError(f"instead: expected a list of tables, found {value!r}")
+        raise ValueError(f"alternatives: expected a list of tables, found {value!r}")
     found = []
     for number, table in enumerate(value, start=1):
         if not isinstance(table, dict) or set(table) != {"contains", "code"}:
             raise ValueError(
-                f"instead #{number}: expected {{ contains = [...], code = ... }}, found {table!r}"
+                f"alternatives #{number}: expected {{ contains = [...], code = ... }},"
+                f" found {table!r}"
             )
         code = table["code"]
-        contains = _read_phrases(f"instead #{number} contains", table["contains"])
+        contains = _read_phrases(f"alternatives #{number} contains", table["contains"])
         if not isinstance(code, str) or "/" not in code or not contains:
             raise ValueError(
-                f'instead #{number}: expected strings, and a code such as "dcgm/gpu_lost", found'
-                f" {table!r}"
+                f'alternatives #{number}: expected strings, and a code such as "dcgm/gpu_lost",'
+                f" found {table!r}"
             )
         found.append(Alternative(contains, code))
     return tuple(found)

@@ -39,14 +39,14 @@ class EntryReader:
         code: str,
         keys: tomlfile.Table,
         origin: str,
-        ladders: Mapping[str, object],
+        escalation_policies: Mapping[str, object],
         errors: list[str],
     ) -> None:
-        self.code, self.keys, self.origin, self.ladders, self.errors = (
+        self.code, self.keys, self.origin, self.escalation_policies, self.errors = (
             code,
             keys,
             origin,
-            ladders,
+            escalation_policies,
             errors,
         )
         self.kind, _, self.name = code.partition("/")
@@ -82,10 +82,10 @@ class EntryReader:
             fault=self.read_text("fault") or self.code,
             state=self.read_flag("state") or lasting,
             thresholds=thresholds,
-            driver_recommendation=self.read_flag("word") or False,
+            driver_recommendation=self.read_flag("driver_recommendation") or False,
             context=self.read_flag("context") or False,
-            evidence=self.member("cures", Evidence, None),
-            clears_codes=self.read_texts("ends"),
+            evidence=self.member("evidence", Evidence, None),
+            clears_codes=self.read_texts("clears_codes"),
             of=self.read_kinds("of"),
             component=self.member("component", ComponentKind, ComponentKind.NODE),
             at_probe=self.read_flag("at_probe") or False,
@@ -187,9 +187,9 @@ class EntryReader:
         return name
 
     def check_escalation(self, place: str, name: object) -> None:
-        if not isinstance(name, str) or name not in self.ladders:
-            hint = tomlfile.suggest_word(str(name), self.ladders)
-            self.report(place, f"no ladder {name!r}{hint}")
+        if not isinstance(name, str) or name not in self.escalation_policies:
+            hint = tomlfile.suggest_word(str(name), self.escalation_policies)
+            self.report(place, f"no escalation policy {name!r}{hint}")
 
     def read_clears(self) -> Clears:
         words = self.read_texts("clears")
@@ -233,8 +233,8 @@ class EntryReader:
         cases = []
         for number, table in enumerate(tables, start=1):
             place = f"{name} #{number}"
-            if not isinstance(table, dict) or not isinstance(table.get("when"), dict):
-                self.report(place, "expected { when = { field = value }, action = ... }")
+            if not isinstance(table, dict) or not isinstance(table.get("where"), dict):
+                self.report(place, "expected { where = { field = value }, action = ... }")
                 continue
             cases.append(self._read_case(place, table))
         return tuple(cases)
@@ -245,11 +245,11 @@ class EntryReader:
                 self.report(
                     f"{place} {key}", f"unknown key{tomlfile.suggest_word(key, _CASE_KEYS)}"
                 )
-        where = {field: _read_scalars(value) for field, value in table["when"].items()}
+        where = {field: _read_scalars(value) for field, value in table["where"].items()}
         for field, scalars in where.items():
             if not scalars:
                 self.report(
-                    f"{place} when.{field}",
+                    f"{place} where.{field}",
                     "expected a string, a number, true, false, or a list of them",
                 )
         if ("action" in table) == ("at_least" in table):
@@ -269,7 +269,7 @@ class EntryReader:
             where=where,
             action=read_word("action", Action),
             at_least=read_word("at_least", Action),
-            when=read_word("when_to_act", When),
+            when=read_word("when", When),
             unusable=table.get("unusable"),
             title=table.get("title"),
             advice=table.get("advice"),
@@ -277,19 +277,19 @@ class EntryReader:
         )
 
     def read_thresholds(self) -> tuple[Threshold, ...]:
-        tables = self.keys.get("watch", [])
+        tables = self.keys.get("thresholds", [])
         tables = [tables] if isinstance(tables, dict) else tables
         if not isinstance(tables, list):
-            self.report("watch", f"expected a table or a list of tables, found {tables!r}")
+            self.report("thresholds", f"expected a table or a list of tables, found {tables!r}")
             return ()
         thresholds = []
         for number, table in enumerate(tables, start=1):
             try:
                 thresholds.append(read_threshold(table))
             except (TypeError, ValueError, OverflowError, AttributeError) as error:
-                self.report(f"watch #{number}", str(error))
+                self.report(f"thresholds #{number}", str(error))
         if len({threshold.is_state for threshold in thresholds}) > 1:
-            self.report("watch", "either all of them last, or none (rises, changes)")
+            self.report("thresholds", "either all of them last, or none (rises, changes)")
         return tuple(thresholds)
 
     def read_diagnostic(self) -> Diagnosis | None:
@@ -354,14 +354,14 @@ _KEYS = (
         "source",
     ),
     *(
-        "watch",
+        "thresholds",
         "fault",
         "state",
-        "word",
+        "driver_recommendation",
         "context",
-        "cures",
+        "evidence",
         "of",
-        "ends",
+        "clears_codes",
         "component",
         "fatal",
         "match",
@@ -374,10 +374,10 @@ _KEYS = (
     "policy",  # replaced by its keys before an entry is read; listed here for suggestions
 )
 _CASE_KEYS = (
-    "when",
+    "where",
     "action",
     "at_least",
-    "when_to_act",
+    "when",
     "unusable",
     "title",
     "advice",

@@ -56,26 +56,34 @@ def load_catalog(
         for name in FILES
         if (path := source / f"{name}.toml").exists()
     }
-    ladders = read_escalation_policies(tables.get("ladders", {"ladder": {}}), errors)
+    escalation_policies = read_escalation_policies(
+        tables.get("escalation", {"escalation": {}}), errors
+    )
     for path in sorted(folder.glob("*.toml")):
         if path.stem not in FILES:
-            _overlay(raw, _read_file(path, errors), path.name, errors, ladders, fresh=True)
+            _overlay(
+                raw, _read_file(path, errors), path.name, errors, escalation_policies, fresh=True
+            )
     if profile != "nvidia":
         path = folder / "profiles" / f"{profile}.toml"
         if path.is_file():
-            _overlay(raw, _read_file(path, errors), f"profiles/{path.name}", errors, ladders)
+            _overlay(
+                raw, _read_file(path, errors), f"profiles/{path.name}", errors, escalation_policies
+            )
         else:
             errors.append(
                 "[catalog] profile: there is no profile"
                 f" {profile!r}{tomlfile.suggest_word(profile, PROFILES)}"
             )
     shipped = frozenset(raw)
-    _overlay(raw, dict(overrides or {}), "[catalog.overrides]", errors, ladders)
+    _overlay(raw, dict(overrides or {}), "[catalog.overrides]", errors, escalation_policies)
     for path in _list_extra_files(extra, errors):
-        _overlay(raw, _read_file(path, errors), str(path), errors, ladders)
-    rules, defaults = _read_rules(raw, ladders, errors)
-    words = {code for code, rule in rules.items() if rule.driver_recommendation}
-    correlation = read_correlation(tables.get("stories", {"story": {}}), raw, words, errors)
+        _overlay(raw, _read_file(path, errors), str(path), errors, escalation_policies)
+    rules, defaults = _read_rules(raw, escalation_policies, errors)
+    driver_recommendations = {code for code, rule in rules.items() if rule.driver_recommendation}
+    correlation = read_correlation(
+        tables.get("correlation", {"correlation": {}}), raw, driver_recommendations, errors
+    )
     _check_cooccurrences(correlation, rules, errors)
     lemon = read_lemon(tables.get("lemon"), errors)
     instances = read_instances(tables.get("instances"), errors)
@@ -84,8 +92,8 @@ def load_catalog(
     return Catalog(
         rules,
         defaults,
-        ladders=ladders,
-        stories=correlation,
+        escalation_policies=escalation_policies,
+        correlation=correlation,
         lemon=lemon,
         instances=instances,
         profile=profile,
@@ -104,13 +112,13 @@ def _list_extra_files(extra: Path | None, errors: list[str]) -> list[Path]:
 
 
 def _read_rules(
-    raw: Raw, ladders: Mapping[str, object], errors: list[str]
+    raw: Raw, escalation_policies: Mapping[str, object], errors: list[str]
 ) -> tuple[dict[str, Rule], dict[str, Rule]]:
     """The rules by code, and the defaults by kind."""
 
     def read_entry(code: str, keys: tomlfile.Table, origin: str) -> Rule | None:
         keys = {**_list_inherited(raw, code), **keys}
-        return EntryReader(code, keys, origin, ladders, errors).read_rule()
+        return EntryReader(code, keys, origin, escalation_policies, errors).read_rule()
 
     rules: dict[str, Rule] = {}
     defaults: dict[str, Rule] = {}
@@ -150,14 +158,14 @@ def _overlay(
     tables: tomlfile.Table,
     origin: str,
     errors: list[str],
-    ladders: Mapping[str, object],
+    escalation_policies: Mapping[str, object],
     *,
     fresh: bool = False,
 ) -> None:
     """Merge `[kind.code]` tables (or `["kind/code"]`) into `raw`, key by key."""
 
     def check(code: str, keys: tomlfile.Table) -> None:
-        EntryReader(code, keys, origin, ladders, errors).read_rule()
+        EntryReader(code, keys, origin, escalation_policies, errors).read_rule()
 
     policies = EntryPolicies(tables, origin, errors, check)
     for kind, entries in tables.items():
@@ -189,11 +197,11 @@ def _check_cooccurrences(
     correlation: CorrelationRules, rules: Mapping[str, Rule], errors: list[str]
 ) -> None:
     """Report a replacement that a co-occurrence requires for a cause outside the device."""
-    for story in correlation.rules:
-        for change in story.cooccurrences:
-            rule = rules.get(change.code)
-            if rule is None or rule.fault_class.may_require_replacement:
+    for rule in correlation.rules:
+        for change in rule.cooccurrences:
+            entry = rules.get(change.code)
+            if entry is None or entry.fault_class.may_require_replacement:
                 continue
             if change.action is Action.REPLACE_NODE:
-                place = f"stories.toml: [story.{story.name}] company: {change.code}"
-                errors.append(f"{place}: {describe_replacement(rule)}")
+                place = f"correlation.toml: [correlation.{rule.name}] cooccurrences: {change.code}"
+                errors.append(f"{place}: {describe_replacement(entry)}")

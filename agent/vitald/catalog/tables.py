@@ -25,15 +25,15 @@ from vitald.catalog.lemon import LemonScoring
 from vitald.model import Action, MarkKind, When
 
 _STEPS = ("of", "processes", "waited", "times")  # conditions of a step
-FILES = ("ladders", "stories", "lemon", "instances")
+FILES = ("escalation", "correlation", "lemon", "instances")
 
 
 def read_escalation_policies(
     tables: tomlfile.Table, errors: list[str]
 ) -> dict[str, EscalationPolicy]:
-    """The escalation policies of `ladders.toml`, by name."""
-    ladders: dict[str, EscalationPolicy] = {}
-    for name, table in _list_tables(tables, "ladder", errors):
+    """The escalation policies of `escalation.toml`, by name."""
+    escalation_policies: dict[str, EscalationPolicy] = {}
+    for name, table in _list_tables(tables, "escalation", errors):
         steps: list[EscalationStep] = []
         try:
             for step in table["steps"]:
@@ -53,7 +53,7 @@ def read_escalation_policies(
                             else tomlfile.parse_duration(step["within"])
                         ),
                         action=Action(step["action"]),
-                        when=When(step.get("when_to_act", "now")),
+                        when=When(step.get("when", "now")),
                         of=Action(step["of"]) if "of" in step else None,
                         remedies=int(step.get("remedies", 1)),
                         processes=int(step.get("processes", 0)),
@@ -65,17 +65,20 @@ def read_escalation_policies(
                     )
                 )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            errors.append(f"ladders.toml: [ladder.{name}]: {_describe_error(error)}")
+            errors.append(f"escalation.toml: [escalation.{name}]: {_describe_error(error)}")
         else:
-            ladders[name] = EscalationPolicy(name, tuple(steps))
-    return ladders
+            escalation_policies[name] = EscalationPolicy(name, tuple(steps))
+    return escalation_policies
 
 
 def read_correlation(
-    tables: tomlfile.Table, codes: Collection[str], words: Collection[str], errors: list[str]
+    tables: tomlfile.Table,
+    codes: Collection[str],
+    driver_recommendations: Collection[str],
+    errors: list[str],
 ) -> CorrelationRules:
-    """The correlation rules and aliases of `stories.toml`. `codes`: the entries that they may name;
-    `words`: those that are the driver's recommendations.
+    """The correlation rules and aliases of `correlation.toml`. `codes`: the entries that they may
+    name; `driver_recommendations`: those that are the driver's recommendations.
     """
     rules: list[CorrelationRule] = []
     kinds = {code.partition("/")[0] for code in codes}
@@ -84,14 +87,14 @@ def read_correlation(
             read_aliases(dict(_list_tables(tables, "alias", errors))) if "alias" in tables else []
         )
     except (KeyError, ValueError) as error:
-        errors.append(f"stories.toml: [alias]: {_describe_error(error)}")
+        errors.append(f"correlation.toml: [alias]: {_describe_error(error)}")
         aliases = []
     known = {*codes, *(alias.name for alias in aliases)}
-    for name, table in _list_tables(tables, "story", errors):
+    for name, table in _list_tables(tables, "correlation", errors):
         try:
             rule = _read_correlation_rule(name, table)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            errors.append(f"stories.toml: [story.{name}]: {_describe_error(error)}")
+            errors.append(f"correlation.toml: [correlation.{name}]: {_describe_error(error)}")
             continue
         rules.append(rule)
         for code in sorted(_list_named_codes(rule)):
@@ -99,11 +102,16 @@ def read_correlation(
             is_known = kind in kinds if number == "*" else code in known
             if not is_known:
                 errors.append(
-                    f"stories.toml: [story.{name}]: there is no entry"
+                    f"correlation.toml: [correlation.{name}]: there is no entry"
                     f" {code!r}{tomlfile.suggest_word(code, known)}"
                 )
     return CorrelationRules.from_rules(
-        rules, aliases, {*words, *(alias.name for alias in aliases if alias.code in words)}
+        rules,
+        aliases,
+        {
+            *driver_recommendations,
+            *(alias.name for alias in aliases if alias.code in driver_recommendations),
+        },
     )
 
 
@@ -117,23 +125,23 @@ def _read_correlation_rule(name: str, table: dict[str, Any]) -> CorrelationRule:
         source=table["source"],
         causes=tuple(table["causes"]),
         consequences=tuple(table.get("consequences", ())),
-        echoes=tuple(table.get("echoes", ())),
+        suppressed=tuple(table.get("suppressed", ())),
         apart=table.get("apart", False) is True,
         cooccurrences=tuple(
             Cooccurrence(
                 code=entry["code"],
                 beside=tuple(entry["beside"]),
                 action=Action(entry["action"]) if "action" in entry else None,
-                when=When(entry["when_to_act"]) if "when_to_act" in entry else None,
-                because=entry["because"],
+                when=When(entry["when"]) if "when" in entry else None,
+                reason=entry["reason"],
             )
-            for entry in table.get("company", ())
+            for entry in table.get("cooccurrences", ())
         ),
     )
 
 
 def _list_named_codes(rule: CorrelationRule) -> set[str]:
-    codes = {*rule.causes, *rule.consequences, *rule.echoes}
+    codes = {*rule.causes, *rule.consequences, *rule.suppressed}
     for cooccurrence in rule.cooccurrences:
         codes |= {cooccurrence.code, *cooccurrence.beside}
     return codes

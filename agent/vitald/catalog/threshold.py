@@ -47,7 +47,7 @@ class Threshold:
     over_s: float = 0.0  # compare the growth of a counter in this window
     per_s: float = 60.0  # the unit of that growth
     times: str = ""  # multiply the limit by this reading
-    least: float = 0.0  # among siblings: smallest distance from their median
+    min_distance: float = 0.0  # among siblings: smallest distance from their median
     lifetime: bool = False  # a counter that no reset clears
     # The first value of a counter is ignored: only its growth counts
     baseline: bool = False
@@ -92,7 +92,7 @@ _KEYS = (
     "over",
     "per",
     "times",
-    "least",
+    "min_distance",
     "lifetime",
     "baseline",
     "returns",
@@ -122,7 +122,7 @@ def read_threshold(table: Mapping[str, Any]) -> Threshold:
         over_s=over_s,
         per_s=tomlfile.parse_duration(table.get("per", "1m")),
         times=str(table.get("times", "")),
-        least=float(table.get("least", 0.0)),
+        min_distance=float(table.get("min_distance", 0.0)),
         lifetime=table.get("lifetime") is True,
         baseline=table.get("baseline") is True,
         returns=table.get("returns") is True,

@@ -68,7 +68,7 @@ record = "{folder}/slurm-reason"
 listen = "127.0.0.1:{port}"
 
 [catalog.overrides."nvml/temperature"]
-watch = {{ of = "margin_celsius", below = 1, for = "2s" }}   # a minute, outside of demos
+thresholds = {{ of = "margin_celsius", below = 1, for = "2s" }}   # a minute, outside of demos
 """
 
 

@@ -82,7 +82,7 @@ def _show_rule(rule: schema.ApiRule, profile: str) -> None:
     render.print_line(f"  action      {rule['action']}: {rule['todo']}{after}")
     for case in rule["cases"]:
         condition = ", ".join(
-            _format_condition(field, values) for field, values in case["when"].items()
+            _format_condition(field, values) for field, values in case["where"].items()
         )
         wanted = case["action"] or f"at least {case['atLeast']}"
         if case["escalation"]:

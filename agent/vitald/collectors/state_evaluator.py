@@ -215,7 +215,7 @@ class StateEvaluator:
         median = statistics.median(others)
         spread = statistics.median(abs(other - median) for other in others) * _SIGMA
         off = own - median if threshold.test is Comparison.PEERS_ABOVE else median - own
-        if off <= max(threshold.limit * spread, threshold.least):
+        if off <= max(threshold.limit * spread, threshold.min_distance):
             return ()
         text = f"{threshold.of} is {own:g}, its {len(others)} siblings have {median:g}"
         return {

@@ -5,7 +5,8 @@ Correlation: the incident of an event, and the consequences that a cause suppres
           -> suppressed: a cause explains it, and requires at least as much
           -> regrouped: the new member may explain open findings, or change what they require
 
-The catalogue (`stories.toml`) defines which codes belong together; `incidents` finds the incident.
+The catalogue (`correlation.toml`) defines which codes belong together; `incidents` finds the
+incident.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ class Correlation:
                         cooccurrence.action or finding.base.action,
                         cooccurrence.when or finding.base.when,
                     )
-                    requirement = Requirement(action, when, cooccurrence.because)
+                    requirement = Requirement(action, when, cooccurrence.reason)
                     return (
                         finding
                         if requirement == finding.context

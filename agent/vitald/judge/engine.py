@@ -12,10 +12,10 @@ finding     A fault that is open. It states a requirement: an action, and when i
 incident    Events with one physical root cause. Its members are codes of components, ordered so
             that the root cause comes first. A correlation rule of the catalogue joins an event to
             an incident; an event that no rule joins begins an incident of its own.
-cause, consequence, echo
+cause, consequence, suppressed consequence
             The roles of a code in a correlation rule. A cause may be the root. A consequence keeps
-            its own requirement. An echo is suppressed, so has no finding, while a cause requires
-            at least as much.
+            its own requirement. A suppressed consequence has no finding while a cause requires at
+            least as much.
 evidence    What an event proves beyond its own fault: a boot, a reset, a replaced device, a passed
             diagnostic. Evidence closes the findings whose rule names it in `find_clears`.
 escalation  A stronger requirement, because the same fault came back on the same device after its
@@ -43,7 +43,7 @@ Stages of one event
     expiry          everything that was due before it: quiet periods, drills, acceptances, waits
     evidence        what it proves beyond its own fault closes findings
     shared cause    an event of the last device of its kind becomes one of the node
-    correlation     finds the incident, and adds the event to it; an echo ends here
+    correlation     finds the incident, and adds the event to it; a suppressed consequence ends here
     finding         opened, updated, or closed by a state that no longer requires anything
     escalation      the device's history
     driver          the driver's recommendation, for the findings of its device
@@ -52,10 +52,11 @@ Stages of one event
                     require
     acceptance      a finding that a person accepted counts again if it requires more now
 
-Rules of suppression: a cause suppresses an echo if the correlation rule reaches from one to the
-other (same device, same process, the fabric, the node), the echo lies in the rule's time window,
-and the cause requires at least as much and, for a remedy, of the same device. What was suppressed
-still raises its cause (`implied`), so suppression never lowers the sum of what is required.
+Rules of suppression: a cause suppresses a consequence that its correlation rule lists as
+`suppressed` if the rule reaches from one to the other (same device, same process, the fabric, the
+node), the consequence lies in the rule's time window, and the cause requires at least as much and,
+for a remedy, of the same device. What was suppressed still raises its cause (`implied`), so
+suppression never lowers the sum of what is required.
 
 Rules of merging: an event joins the youngest incident about its own device, else the youngest that
 a rule reaches from another. Two causes on different devices stay two incidents: two GPUs that are

@@ -2,7 +2,7 @@
 Escalation by a device's history, and the marks that are written to that history.
 
 A fault that comes back after its remedy, or occurs in many processes, requires more than its entry
-(`ladders.toml`). The marks of faults, remedies and failed jobs also make up the lemon score.
+(`escalation.toml`). The marks of faults, remedies and failed jobs also make up the lemon score.
 `device_history` keeps the marks.
 """
 

@@ -1,10 +1,10 @@
 """
 Incidents: events with one physical root cause.
 
-The catalogue (`stories.toml`) defines which codes belong together, how far a cause reaches, and for
-how long. An event joins the youngest incident for which a correlation rule holds, else it begins a
-new one. Windows are measured on the kernel's clock if both events have its time, since that clock
-cannot be stepped. No incident continues over a boot.
+The catalogue (`correlation.toml`) defines which codes belong together, how far a cause reaches, and
+for how long. An event joins the youngest incident for which a correlation rule holds, else it
+begins a new one. Windows are measured on the kernel's clock if both events have its time, since
+that clock cannot be stepped. No incident continues over a boot.
 """
 
 from __future__ import annotations
@@ -196,9 +196,11 @@ class IncidentStore:
     def find_causes(
         self, incident: Incident, member: Member
     ) -> list[tuple[Member, CorrelationRule]]:
-        """The causes of which this member is an echo, each with its rule."""
+        """The causes that suppress this member if they require enough, each with its rule."""
         rules = [
-            role.rule for role in self._rules.find_roles(member.name) if role.role is Role.ECHO
+            role.rule
+            for role in self._rules.find_roles(member.name)
+            if role.role is Role.SUPPRESSED
         ]
         return [
             (other, rule)
@@ -278,7 +280,9 @@ class IncidentStore:
             return False
         if rule.reach is Reach.DEVICE or not incident.root.addresses.isdisjoint(fresh.addresses):
             return True
-        return not all(Role.CAUSE in own and Role.ECHO not in own for own in (roles[0], roles[-1]))
+        return not all(
+            Role.CAUSE in own and Role.SUPPRESSED not in own for own in (roles[0], roles[-1])
+        )
 
     def _index_locations(self, incident: Incident, places: Iterable[str] | None = None) -> None:
         for location in (
@@ -317,9 +321,12 @@ def _is_reached(reach: Reach, first: Member, other: Member) -> bool:
     return not first.addresses.isdisjoint(other.addresses)
 
 
-def _is_in_window(rule: CorrelationRule, cause: Member, echo: Member) -> bool:
-    """Whether some of the echo came after the cause, or shortly before it."""
-    return echo.last - cause.first >= -rule.early_s and echo.first - cause.last <= rule.within_s
+def _is_in_window(rule: CorrelationRule, cause: Member, suppressed: Member) -> bool:
+    """Whether some of the suppressed consequence came after the cause, or shortly before it."""
+    return (
+        suppressed.last - cause.first >= -rule.early_s
+        and suppressed.first - cause.last <= rule.within_s
+    )
 
 
 def _measure_gap_s(before: Member | Incident, fresh: Member) -> float:

@@ -417,7 +417,7 @@ def format_rule(entry: Rule) -> schema.ApiRule:
         "ofPeers": entry.of_peers,
         "cases": [
             {
-                "when": {field: list(values) for field, values in case.where.items()},
+                "where": {field: list(values) for field, values in case.where.items()},
                 "action": case.action.value if case.action else None,
                 "atLeast": case.at_least.value if case.at_least else None,
                 "escalation": case.escalation or None,

@@ -64,9 +64,9 @@ class Meanings:
         }
         self._default = catalog.find_rule(f"{KIND}/default")
         phrases = [
-            (words.split("*"), code)
+            (phrase.split("*"), code)
             for code, rule in self._rules.items()
-            for words in _get_diagnosis(rule).words
+            for phrase in _get_diagnosis(rule).phrases
         ]
         # Of several that match, the one with the longest beginning wins, then the longest.
         self._phrases = sorted(

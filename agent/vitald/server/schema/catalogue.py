@@ -11,7 +11,7 @@ from vitald.server.schema.values import Action, Code, When, _FaultClassed
 class ApiCase(TypedDict):
     """A condition on the fields of an event that changes the action."""
 
-    when: Mapping[str, list[str | int | bool]]
+    where: Mapping[str, list[str | int | bool]]
     """Every field must hold one of its values; `NAME_not`: a value that is none of them."""
     action: Action | None
     """Replaces the rule's action."""
