@@ -102,7 +102,7 @@ def record() -> dict[str, dict[str, Any]]:
 def _lose_a_gpu(recorder: _Recorder, node: Node, gpus: SimulatedNode) -> None:
     """Below a job: the driver's lines, the verdict, and the end of the job."""
     job = {"job": "1234", "user": "alice", "uid": 1000}
-    recorder.post(endpoints.TELL_JOB, {"event": "begin", **job})
+    recorder.post(endpoints.REPORT_JOB, {"event": "begin", **job})
     sink = {
         "name": "kubernetes",
         "up": False,
@@ -142,9 +142,9 @@ def _lose_a_gpu(recorder: _Recorder, node: Node, gpus: SimulatedNode) -> None:
     recorder.get(endpoints.WHY, id=number)
     recorder.get(endpoints.RULE, kind="xid", code="79")
     end = {"exitCode": 1, "signal": 0, "diagnose": True}
-    recorder.post(endpoints.TELL_JOB, {"event": "end", **job, **end})
+    recorder.post(endpoints.REPORT_JOB, {"event": "end", **job, **end})
     recorder.get(endpoints.JOBS)
-    recorder.post(endpoints.NOTE_SCHEDULER, {"state": "drained"})
+    recorder.post(endpoints.REPORT_SCHEDULER, {"state": "drained"})
     recorder.post(
         endpoints.ACCEPT, {"reason": "spare on Monday, #4711", "seconds": 604800}, id=number
     )
@@ -164,7 +164,7 @@ def _run_diagnostics(recorder: _Recorder, node: Node) -> None:
 
 
 def _get_stages(node: Node) -> list[str]:
-    return [run["stage"] for run in node.get(endpoints.DIAGNOSTICS.path)["going"]]
+    return [run["stage"] for run in node.get(endpoints.DIAGNOSTICS.path)["active"]]
 
 
 def _operate(recorder: _Recorder, node: Node, gpu: str) -> None:

@@ -347,7 +347,7 @@ format = "json"
 
     def _last_seen(self, names: Collection[str]) -> dict[str, str]:
         sources = self.status()["sources"]
-        return {one["name"]: one["lastSeen"] for one in sources if one["name"] in names}
+        return {one["name"]: one["lastRead"] for one in sources if one["name"] in names}
 
     def cli(
         self, *arguments: str, stdin: bytes | None = None, timeout: float = WAIT_S

@@ -35,7 +35,7 @@ Json = dict[str, object]
 DOCUMENT = Path(__file__).resolve().parent.parent / "agent/vitald/server/openapi.json"
 _SERVER = "Behind /run/vitald/vitald.sock; the host name does not matter."
 # Written out where they are used.
-_IN_PLACE = ("AskedDiagnostic", "Document", "Reading")
+_IN_PLACE = ("RequestedDiagnostic", "Document", "Reading")
 _SCALARS = {
     str: "string",
     int: "integer",

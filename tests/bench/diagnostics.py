@@ -244,7 +244,7 @@ def _to_free(running: Node, dcgmi: Dcgmi) -> Json:
 
 
 def _requested(running: Node) -> list[Json]:
-    return cast("list[Json]", running.get("/v1/diagnostics")["going"])
+    return cast("list[Json]", running.get("/v1/diagnostics")["active"])
 
 
 def _told(running: Node, path: str, body: Json) -> None:

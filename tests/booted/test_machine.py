@@ -96,7 +96,7 @@ def observed(answer: Json) -> set[tuple[str, str]]:
     """What is read, of what."""
     found = set()
     for component in cast("list[Json]", answer["components"]):
-        for sight in cast("list[Json]", component["sights"]):
+        for sight in cast("list[Json]", component["observations"]):
             found |= {(str(component["name"]), name) for name in cast("Json", sight["readings"])}
     return found
 

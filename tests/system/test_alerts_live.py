@@ -165,7 +165,7 @@ def test_alerts_arrive_and_resolve(site: Site) -> None:
         assert arrived.path == trouble.path
         assert (labels["instance"], labels["cluster"]) == (trouble.instance, "c1")
         assert (texts["summary"], texts["runbook_url"]) == (trouble.summary, trouble.link)
-        assert texts["todo"]
+        assert texts["description"]
         if trouble.inhibits is not None:  # what the node requires says more
             until(lambda: site.is_inhibited("VitaldUnhealthy"), "an inhibited VitaldUnhealthy")
         end()

@@ -74,7 +74,7 @@ def test_status(known: Node) -> None:
     for source in sources.values():
         moments = [
             datetime.fromisoformat(source[key].replace("Z", "+00:00"))
-            for key in ("lastSeen", "deadline")
+            for key in ("lastRead", "deadline")
         ]
         assert moments[0] < moments[1]
     assert status["ledger"]["ok"]

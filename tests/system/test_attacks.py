@@ -202,7 +202,7 @@ def test_a_member_of_the_group_reads_all_and_changes_nothing(guarded: Node) -> N
     reads, changes = routes("get"), routes("post")
     assert len(reads) >= 15
     assert len(changes) >= 8
-    before = guarded.findings(), guarded.get("/v1/diagnostics")["going"], len(guarded.events())
+    before = guarded.findings(), guarded.get("/v1/diagnostics")["active"], len(guarded.events())
     with Person(guarded) as member:
         told = member.ask(*(("GET", path) for path in reads), *(("POST", path) for path in changes))
         assert isinstance(told, list)
@@ -213,7 +213,7 @@ def test_a_member_of_the_group_reads_all_and_changes_nothing(guarded: Node) -> N
             assert (status, "may not change" in str(answer["error"])) == (403, True), (path, answer)
     assert (
         guarded.findings(),
-        guarded.get("/v1/diagnostics")["going"],
+        guarded.get("/v1/diagnostics")["active"],
         len(guarded.events()),
     ) == before
 

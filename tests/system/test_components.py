@@ -55,17 +55,19 @@ def gpu(node: Node, address: str) -> Json:
 def test_a_gpu(gpus: tuple[SimulatedNode, Node]) -> None:
     simulated, node = gpus
     one = gpu(node, simulated.addresses[3])
-    assert (one["kind"], one["identity"], one["status"], one["unseen"]) == (
+    assert (one["kind"], one["identity"], one["status"], one["unknownReasons"]) == (
         "gpu",
         simulated.uuids[3],
         "healthy",
         [],
     )
     assert "nvml" in cast("list[str]", one["sources"])
-    sight = next(sight for sight in cast("list[Json]", one["sights"]) if sight["name"] == "nvml")
+    sight = next(
+        sight for sight in cast("list[Json]", one["observations"]) if sight["name"] == "nvml"
+    )
     assert cast("Json", sight["readings"])["temperature_celsius"] == 35
     assert cast("Json", sight["notObservable"])["retired_pages"] == "not supported"
-    assert 0 < cast("int", sight["observable"]) < cast("int", sight["asked"])
+    assert 0 < cast("int", sight["observable"]) < cast("int", sight["attempted"])
 
 
 @pytest.mark.core
@@ -88,7 +90,7 @@ def test_coverage(gpus: tuple[SimulatedNode, Node]) -> None:
         8,
     )
     ratio = node.metric('vitald_coverage_ratio{component_kind="gpu",source="nvml"}')
-    assert ratio == pytest.approx(cast("int", told["observable"]) / cast("int", told["asked"]))
+    assert ratio == pytest.approx(cast("int", told["observable"]) / cast("int", told["attempted"]))
     assert (
         node.metric(
             'vitald_not_observable{component_kind="gpu",reading="retired_pages",source="nvml"}'
@@ -130,7 +132,9 @@ def test_a_source_that_lets_go(gpus: tuple[SimulatedNode, Node]) -> None:
     one = gpu(node, simulated.addresses[0])
     assert (one["status"], one["identity"]) == ("unknown", simulated.uuids[0])
     assert [
-        reason for reason in cast("list[str]", one["unseen"]) if reason.startswith("nvml: released")
+        reason
+        for reason in cast("list[str]", one["unknownReasons"])
+        if reason.startswith("nvml: released")
     ]
     assert node.metric('vitald_coverage_ratio{component_kind="gpu",source="nvml"}') == 0
     assert "not known: nvml: released" in node.cli("components").stdout

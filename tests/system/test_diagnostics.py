@@ -78,13 +78,13 @@ def asked(node: Node, level: int = 1, **more: object) -> str:
         "POST", "/v1/diagnostics/run", {"level": level, "reason": "test", **more}
     )
     assert status == 202, answer
-    return str(cast("Json", answer["going"])["id"])
+    return str(cast("Json", answer["active"])["id"])
 
 
 def ended(node: Node, run: str) -> Json:
     """The run, once it has ended."""
     until(
-        lambda: run not in [one["id"] for one in cast("list[Json]", state(node)["going"])],
+        lambda: run not in [one["id"] for one in cast("list[Json]", state(node)["active"])],
         f"the end of {run}",
     )
     until(
@@ -102,7 +102,7 @@ def running(node: Node, run: str) -> None:
     def holds() -> bool:
         return any(
             one["id"] == run and one["stage"] == "running"
-            for one in cast("list[Json]", state(node)["going"])
+            for one in cast("list[Json]", state(node)["active"])
         )
 
     until(holds, f"{run} to run")
@@ -274,7 +274,7 @@ def test_cancelling_ends_the_program_and_its_children(
     running(node, run)
     with_child(node, dcgmi)
     status, answer = node.request("POST", "/v1/diagnostics/cancel", {"reason": "enough"})
-    assert (status, cast("Json", answer["going"])["stage"]) == (200, "ending")
+    assert (status, cast("Json", answer["active"])["stage"]) == (200, "ending")
     over = ended(node, run)
     assert over["outcome"] == "inconclusive" and "enough" in str(over["why"])
     assert alive(dcgmi) == []
@@ -315,7 +315,7 @@ def test_what_the_daemons_stop_cut_short_is_remembered(
     over = node.get(f"/v1/diagnostics/runs/{under_way}")
     assert over["outcome"] == "inconclusive" and "stopped" in str(over["why"])
     assert ended(node, waiting)["outcome"] == "pass"
-    [owed] = cast("list[Json]", state(node)["going"])
+    [owed] = cast("list[Json]", state(node)["active"])
     assert owed["id"] == f"{under_way}.2" and "vitald was stopped" in str(owed["waitsFor"])
     assert node.findings() == []
 
@@ -340,7 +340,7 @@ def test_a_run_that_the_daemons_death_cut_is_recorded_and_its_processes_are_ende
     over = ended(node, cut)
     assert over["outcome"] == "inconclusive"
     assert over["why"] == "interrupted: vitald was killed or crashed while it ran"
-    [owed] = cast("list[Json]", state(node)["going"])
+    [owed] = cast("list[Json]", state(node)["active"])
     assert owed["id"] == f"{cut}.2" and "interrupted" in str(owed["waitsFor"])
     assert f"dcgm level 2: inconclusive: {over['why']}" in [one["raw"] for one in node.events()]
     assert node.said("diagnostic_leftovers_ending")
@@ -348,7 +348,7 @@ def test_a_run_that_the_daemons_death_cut_is_recorded_and_its_processes_are_ende
     assert "no exit code" in shown and "started" not in shown
     node.restart()
     assert node.get(f"/v1/diagnostics/runs/{cut}") == over
-    assert [one["id"] for one in cast("list[Json]", state(node)["going"])] == [owed["id"]]
+    assert [one["id"] for one in cast("list[Json]", state(node)["active"])] == [owed["id"]]
 
 
 # --- it makes room
@@ -409,7 +409,7 @@ def test_level_2_waits_for_idle_devices_and_level_1_does_not(
     second, first = asked(node, 2), asked(node, 1)
     assert ended(node, first)["outcome"] == "pass"
     until(lambda: "job 1234" in str(state(node)["blocked"]), "what it waits for")
-    (waiting,) = cast("list[Json]", state(node)["going"])
+    (waiting,) = cast("list[Json]", state(node)["active"])
     assert (waiting["id"], waiting["stage"]) == (second, "waiting") and "job 1234" in str(
         waiting["waitsFor"]
     )
@@ -467,10 +467,10 @@ def test_the_schedule_begins_with_level_1_and_a_restart_does_not_repeat_it(
     node.restart()
     due = {
         (one["check"], one["level"]): str(one["at"])
-        for one in cast("list[Json]", state(node)["due"])
+        for one in cast("list[Json]", state(node)["scheduled"])
     }
-    until(lambda: state(node)["due"] != [], "the schedule")
-    assert due or state(node)["due"]
+    until(lambda: state(node)["scheduled"] != [], "the schedule")
+    assert due or state(node)["scheduled"]
     assert [call.level for call in dcgmi.runs()] == [1]
 
 

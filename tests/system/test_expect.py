@@ -49,7 +49,7 @@ class Machine(Node):
         )
 
     def settle(self, here: int) -> None:
-        until(lambda: self.count()["here"] == here, f"{here} Neuron devices")
+        until(lambda: self.count()["found"] == here, f"{here} Neuron devices")
 
     def codes(self) -> list[object]:
         return [one["code"] for one in self.findings()]
@@ -69,7 +69,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 def test_a_card_too_few(machine: Machine) -> None:
     assert machine.codes() == ["expect/neuron"]
     one = machine.count()
-    assert (one["here"], one["expected"], one["confirmed"], one["because"]) == (
+    assert (one["found"], one["expected"], one["confirmed"], one["source"]) == (
         15,
         16,
         True,
@@ -124,7 +124,7 @@ def test_all_are_back(machine: Machine) -> None:
     machine.tree.add(15)
     machine.settle(16)
     until(
-        lambda: machine.count()["because"] == "instance type trn2.48xlarge",
+        lambda: machine.count()["source"] == "instance type trn2.48xlarge",
         "the instance type's word",
     )
     machine.tree.unplug(15)
@@ -164,7 +164,7 @@ def test_not_before_the_count_has_settled(tmp_path: Path) -> None:
         status, answer = machine.request("POST", CONFIRM, {"reason": WHY})
         assert (status, "vitald expect shows" in str(answer["hint"])) == (409, True), answer
         one = machine.count()
-        assert one["here"] is None
+        assert one["found"] is None
         assert "16 so far" in str(one["notObservable"])
         assert "not counted yet: Neuron devices: 16 so far" in machine.cli("expect").stdout
         assert machine.status()["status"] == "healthy"

@@ -119,7 +119,7 @@ def release(node: Node, seconds: float = 60.0, *gpus: str) -> Json:
     )
     assert status == 200, answer
     conforms("Released", answer)
-    assert answer["free"] == (answer["holders"] == answer["stuck"] == [])
+    assert answer["free"] == (answer["deviceUsers"] == answer["stuck"] == [])
     return answer
 
 
@@ -270,7 +270,7 @@ def test_a_drill_on_the_only_gpu_leaves_it_real(
         "code": "xid/79",
         "title": "GPU is lost",
         "action": "reboot_node",
-        "todo": "reboot the node",
+        "instruction": "reboot the node",
         "when": "now",
         "unusable": True,
         "accepted": None,
@@ -290,7 +290,7 @@ def test_why_a_gpu_is_unknown(
 ) -> None:
     _, node = shared
     gpu = {**listed(node)[0], "simulated": False, "status": "unknown"}
-    unseen = [{"name": gpu["component"], "unseen": ["nvml: not read for 90 s"]}]
+    unseen = [{"name": gpu["component"], "unknownReasons": ["nvml: not read for 90 s"]}]
     answer = {"gpus": [gpu], "source": None, "components": unseen}
     with pretender(tmp_path / "sock", saying(json.dumps(answer).encode())) as place:
         assert main(["gpus", "--socket", str(place)]) == 0
@@ -357,7 +357,7 @@ def test_gpus_that_nobody_asks(make_node: Callable[..., Node], tmp_path: Path) -
         assert (
             one["identity"],
             one["readings"],
-            one["looked"],
+            one["lastRead"],
             one["fresh"],
             one["simulated"],
         ) == ({}, {}, None, False, False)

@@ -81,7 +81,7 @@ def test_one_story_is_one_line(told: Node) -> None:
     members = [(one["code"], one["role"], one["count"]) for one in gone["members"]]
     assert members[0] == ("xid/79", "root", 1)
     assert sorted(members[1:]) == [("xid/154", "consequence", 1), ("xid/45", "consequence", 40)]
-    assert (waiting["code"], waiting["action"], waiting["when"], waiting["story"]) == (
+    assert (waiting["code"], waiting["action"], waiting["when"], waiting["correlation"]) == (
         "xid/63",
         "reset_device",
         "maintenance",
@@ -189,8 +189,8 @@ def test_why_open(told: Node) -> None:
     assert chain["events"] == told.events("&code=xid/79")
     assert chain["incident"] == told.status()["incidents"][0]
     assert chain["rule"] == told.get("/v1/rules/xid/79")
-    asked = [(one["layer"], one["action"], one["decides"]) for one in chain["asked"]]
-    assert asked == [("table", "reboot_node", True)]  # the driver's own word says the same
+    asked = [(one["layer"], one["action"], one["decides"]) for one in chain["layers"]]
+    assert asked == [("base", "reboot_node", True)]  # the driver's own word says the same
     assert chain["flags"] == flags(reboot=True, replacement=False)
     assert chain["transitions"][0]["event"] == chain["events"][0]["identity"]
 
@@ -237,11 +237,11 @@ def test_why_escalated(make_node: Make) -> None:
     node.write(xid(2))
     node.wait(lambda status: status["replacementRequired"])
     chain = why(node, 2)
-    assert [(one["layer"], one["action"], one["decides"]) for one in chain["asked"]] == [
-        ("table", "reboot_node", False),
+    assert [(one["layer"], one["action"], one["decides"]) for one in chain["layers"]] == [
+        ("base", "reboot_node", False),
         ("escalation", "replace_node", True),
     ]
-    assert "it came back although" in str(chain["finding"]["because"])
+    assert "it came back although" in str(chain["finding"]["actionReason"])
     assert chain["flags"] == flags(reboot=False, replacement=True)
     assert "rebooted" in str(why(node, 1)["transitions"][-1]["cause"])
     (suspect,) = node.status()["suspects"]

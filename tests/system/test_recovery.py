@@ -434,7 +434,7 @@ def test_a_persons_diagnostic_is_waited_for(
     )
     assert "ticket 4711" in vitald("recovery", "status", config=node.config).stdout
     ends.touch()
-    until(lambda: not node.get("/v1/diagnostics")["going"], "its end")
+    until(lambda: not node.get("/v1/diagnostics")["active"], "its end")
     assert recover(node.config)["outcome"] == "ordered"
 
 

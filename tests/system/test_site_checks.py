@@ -49,7 +49,7 @@ class Site:
         body = {"check": "scratch", "level": 0, "reason": "test"}
         status, answer = self.node.request("POST", "/v1/diagnostics/run", body)
         assert status == 202, answer
-        return str(cast("Json", answer["going"])["id"])
+        return str(cast("Json", answer["active"])["id"])
 
     def end_of(self, run: str) -> Json:
         path = f"/v1/diagnostics/runs/{run}"
@@ -116,7 +116,7 @@ def test_a_check_that_needs_idle_devices_makes_room_for_a_job(
     site = Site(make_node, tmp_path, "idle = true\n")
     site.program.write_text("#!/bin/sh\nsleep 600\n")
     run = site.begin()
-    until(lambda: "running" in str(site.node.get("/v1/diagnostics")["going"]), "the run")
+    until(lambda: "running" in str(site.node.get("/v1/diagnostics")["active"]), "the run")
     began = {"event": "begin", "job": "7", "user": "alice"}
     assert site.node.request("POST", "/v1/jobs", began)[0] == 200
     assert site.end_of(run)["preempted"] == "job 7"

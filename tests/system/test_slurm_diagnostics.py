@@ -98,7 +98,7 @@ def waiting(node: Node) -> str:
     reasons: list[str] = []
 
     def is_known() -> bool:
-        (one,) = cast("list[Json]", state(node)["going"])
+        (one,) = cast("list[Json]", state(node)["active"])
         reasons.append(str(one["waitsFor"]))
         return reasons[-1] != "" and not reasons[-1].startswith("the end of an earlier diagnostic")
 
@@ -323,11 +323,11 @@ def test_level_2_after_a_job_is_owed_until_it_has_a_verdict(
     node.kill()
     node.start()
     assert "the next attempt at" in waiting(node)
-    [owed] = cast("list[Json]", state(node)["going"])
+    [owed] = cast("list[Json]", state(node)["active"])
     assert (owed["by"], "exit 3" in str(owed["reason"])) == (f"job {failed}", True)
     assert f" ago by job {failed}: " in node.cli("diag", "list").stdout
     node.request("POST", "/v1/diagnostics/run", {"level": 2, "reason": "now"})
-    until(lambda: state(node)["going"] == [], "its verdict")
+    until(lambda: state(node)["active"] == [], "its verdict")
     last, made_room = cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])
     assert (last["id"], last["reason"], last["outcome"]) == (owed["id"], owed["reason"], "pass")
     assert made_room["preempted"] and made_room["reason"] == owed["reason"]

@@ -295,7 +295,9 @@ def test_nobody_waits_for_what_hangs(make: Callable[..., Node], tree: WholeTree)
     node.wait(lambda _: codes(node) == hung)
     assert node.status()["status"] == "unknown"
     unseen = {
-        one["name"] for one in cast("list[Json]", node.status()["components"]) if one["unseen"]
+        one["name"]
+        for one in cast("list[Json]", node.status()["components"])
+        if one["unknownReasons"]
     }
     assert unseen == {component for _, component in hung}
     most = 0

@@ -14,7 +14,7 @@ HINT = "if this node should have some, say how many"
 
 
 def source(state: str) -> schema.ApiSource:
-    return {"name": "nvml", "state": state, "lastSeen": None, "deadline": None, "detail": "why"}
+    return {"name": "nvml", "state": state, "lastRead": None, "deadline": None, "detail": "why"}
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ class PromtoolWriter:
                     "exp_labels": {name: value for name, value in labels.items() if value},
                     "exp_annotations": {
                         "summary": summary.format(of=f" of {self.cluster}" if self.cluster else ""),
-                        "todo": rule["annotations"]["todo"],
+                        "description": rule["annotations"]["description"],
                         "runbook_url": url,
                     },
                 }
@@ -208,7 +208,7 @@ def test_an_alert_says_what_it_is_and_what_to_do(alert: str) -> None:
         "VitaldAbsent",
     }
     assert rule["labels"] == {"severity": "page" if alert in paged else "ticket"}
-    assert {*rule["annotations"]} == {"summary", "todo", "runbook_url"}
+    assert {*rule["annotations"]} == {"summary", "description", "runbook_url"}
 
 
 @pytest.mark.parametrize("alert", ALERTS)

@@ -78,13 +78,13 @@ class Told:
 
     def sight(self, component: Component) -> Json:
         """What its only source sees."""
-        sights = cast("list[Json]", self.all()[component.name]["sights"])
+        sights = cast("list[Json]", self.all()[component.name]["observations"])
         assert len(sights) == 1
         return sights[0]
 
     def state(self, component: Component) -> tuple[object, object]:
         one = self.all()[component.name]
-        return one["status"], one["unseen"]
+        return one["status"], one["unknownReasons"]
 
 
 @pytest.fixture
@@ -103,7 +103,11 @@ def test_what_only_a_source_reads_is_watched(told: Told) -> None:
         {},
     )
     sight = told.sight(DIMM)
-    assert (sight["observable"], sight["asked"], sight["readings"]) == (1, 2, {"correctable": 0})
+    assert (sight["observable"], sight["attempted"], sight["readings"]) == (
+        1,
+        2,
+        {"correctable": 0},
+    )
     assert sight["notObservable"] == {"uncorrectable": "there is no such file"}
 
 
@@ -134,7 +138,7 @@ def test_nvml_must_look_at_each_gpu(told: Told) -> None:
     told.source("nvml", state=SourceState.FAILED, detail="driver not loaded")
     assert told.state(GPU) == ("unknown", ["nvml: failed: driver not loaded"])
     sight = told.sight(GPU)
-    assert (sight["looked"], sight["asked"]) == (None, 0)
+    assert (sight["lastRead"], sight["attempted"]) == (None, 0)
     told.source("nvml", state=SourceState.ABSENT, detail="no NVIDIA GPU on PCI")
     assert told.state(GPU) == ("healthy", [])
 
@@ -146,7 +150,7 @@ def test_what_a_failed_source_no_longer_hands_in_is_not_known(told: Told) -> Non
     told.source("network", read(GPU, 5.0, identity="SN9", state=4.0))
     told.source("network", state=SourceState.FAILED, detail="it broke")
     one = told.all()[GPU.name]
-    assert (one["status"], one["unseen"], one["identity"]) == (
+    assert (one["status"], one["unknownReasons"], one["identity"]) == (
         "unknown",
         ["network: failed: it broke"],
         "SN9",

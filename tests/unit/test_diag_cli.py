@@ -152,7 +152,7 @@ def test_not_followed(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFix
     assert cli("run", "--check", "dcgm_health", "--no-wait") == 0
     assert "vitald diag show 20261118T134640-1-dcgm_health" in capsys.readouterr().out
     assert cli("run", "--no-wait", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["going"]["level"] == 1
+    assert json.loads(capsys.readouterr().out)["active"]["level"] == 1
     assert [(one.check, one.level) for one in fake.asked] == [("dcgm_health", 0), ("dcgm", 1)]
 
 
@@ -520,7 +520,7 @@ def test_cancel(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[s
     assert cli("cancel", "--reason", "a job waits") == 0
     assert capsys.readouterr().out == "dcgm level 2 was told to end: vitald diag show a-1\n"
     assert cli("cancel", "a-1", "--reason", "still", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["going"]["stage"] == "ending"
+    assert json.loads(capsys.readouterr().out)["active"]["stage"] == "ending"
     assert [(id_, reason) for id_, _, reason in fake.cancelled[1:]] == [
         (None, "a job waits"),
         ("a-1", "still"),

@@ -102,7 +102,7 @@ def test_everything_is_in_the_document(served: Served, fake: FakeDiagnostics) ->
     assert dcgm["every"] == {"1": 3600.0, "2": 86400.0, "3": 0.0, "4": 0.0}
     assert dcgm["needsIdle"] == {"1": False, "2": True, "3": True, "4": True}
     assert (health["levels"], nccl["missing"]) == ([0], "all_reduce_perf is not installed")
-    running, waiting = answer["going"]
+    running, waiting = answer["active"]
     assert (running["stage"], running["gpus"], running["test"], waiting["stage"]) == (
         "running",
         [1, 3],
@@ -115,7 +115,7 @@ def test_everything_is_in_the_document(served: Served, fake: FakeDiagnostics) ->
         None,
         "idle devices: job 815",
     )
-    assert [one["at"] for one in answer["due"]] == [
+    assert [one["at"] for one in answer["scheduled"]] == [
         "2026-11-18T11:06:40.000Z",
         "2026-11-18T11:06:45.000Z",
     ]
@@ -189,8 +189,8 @@ def test_asking(served: Served, fake: FakeDiagnostics) -> None:
     why = {"reason": " why not "}
     status, answer = served.request("POST", RUN, why)
     assert status == 202
-    conforms("OneGoing", answer)
-    assert (answer["going"]["stage"], answer["going"]["level"]) == ("waiting", 1)
+    conforms("OneActiveDiagnostic", answer)
+    assert (answer["active"]["stage"], answer["active"]["level"]) == ("waiting", 1)
     assert served.request("POST", RUN, {**why, "check": "dcgm_health"})[0] == 202
     everything = {**why, "check": "dcgm", "level": 2.0, "gpus": [3, 1.0], "busy": True}
     assert served.request("POST", RUN, everything)[0] == 202
@@ -276,8 +276,8 @@ def test_cancelling(served: Served, fake: FakeDiagnostics) -> None:
         == "no diagnostic b-9 runs or waits"
     )
     status, answer = served.request("POST", CANCEL, {"reason": "a job waits"})
-    conforms("OneGoing", answer)
-    assert (status, answer["going"]["id"], answer["going"]["stage"]) == (200, "a-1", "ending")
+    conforms("OneActiveDiagnostic", answer)
+    assert (status, answer["active"]["id"], answer["active"]["stage"]) == (200, "a-1", "ending")
     assert fake.cancelled[-1] == (None, f"root (uid 0), pid {os.getpid()}", "a job waits")
     assert served.request("POST", CANCEL, {"reason": "x", "id": "a-2"})[0] == 200
     before = len(fake.cancelled)

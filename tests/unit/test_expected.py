@@ -473,13 +473,13 @@ def test_the_socket_shows_it_and_lets_a_person_confirm(machine: Machine) -> None
     shown = asyncio.run(ask("GET", "/v1/expect"))
     counts = {one["kind"]: one for one in shown["counts"]}
     assert (
-        counts["neuron"]["here"],
+        counts["neuron"]["found"],
         counts["neuron"]["expected"],
         counts["neuron"]["confirmed"],
     ) == (15, 15, False)
-    assert counts["efa"]["because"] == "configuration: [expect] efa"
-    assert counts["gpus"]["expected"] is None and "nvml" in counts["gpus"]["because"]
-    assert {"name": "kernel", "here": None, "expected": ["6.9"]} in shown["versions"]
+    assert counts["efa"]["source"] == "configuration: [expect] efa"
+    assert counts["gpus"]["expected"] is None and "nvml" in counts["gpus"]["source"]
+    assert {"name": "kernel", "found": None, "expected": ["6.9"]} in shown["versions"]
     shown = asyncio.run(ask("POST", "/v1/expect/confirm"))
     assert shown["confirmed"] == {"neuron": 15, "nics": 0, "nvme": 0}
     assert next(one for one in shown["counts"] if one["kind"] == "neuron")["confirmed"]

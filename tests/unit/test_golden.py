@@ -32,7 +32,17 @@ HOW = "python -m tests.unit.test_golden"
 Json = dict[str, Any]
 
 # Words for people, which may be put better while what they tell of stays.
-_WORDS = ("cause", "title", "because", "reason", "meaning", "advice", "todo", "clears", "reasons")
+_WORDS = (
+    "cause",
+    "title",
+    "reason",
+    "actionReason",
+    "meaning",
+    "advice",
+    "instruction",
+    "clears",
+    "reasons",
+)
 
 
 # --- the scenarios: what is answered after each line, and what the ledger holds at the end

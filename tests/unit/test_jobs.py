@@ -326,12 +326,12 @@ def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
             assert here.diagnostics.asked == []
             answer = await run(exitCode=1, diagnose=True)
             assert answer["diagnostic"] == {
-                "asked": True,
+                "requested": True,
                 "id": "run-1",
                 "why": "job 7 of alice ended with exit 1",
             }
             answer = await run(left=True, signal=9, diagnose=True)
-            assert (answer["left"], answer["diagnostic"]["why"]) == (
+            assert (answer["findings"], answer["diagnostic"]["why"]) == (
                 [2],
                 "job 7 of alice ended with signal 9 and left #2",
             )
@@ -342,7 +342,7 @@ def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
             }
             here.diagnostics.refusal = "dcgmi is not installed"
             assert (await run(exitCode=1, diagnose=True))["diagnostic"] == {
-                "asked": False,
+                "requested": False,
                 "id": None,
                 "why": "dcgmi is not installed",
             }
@@ -361,7 +361,7 @@ def test_the_end_of_a_job_that_never_began_here() -> None:
             assert (await here.tell("end", exitCode=0, signal=0, diagnose=True))[1] == {
                 "ok": True,
                 "job": None,
-                "left": [],
+                "findings": [],
                 "diagnostic": None,
             }
             assert not here.board.jobs.recent

@@ -91,10 +91,10 @@ def test_an_alert_in_full() -> None:
         "severity": "ticket",
         "simulated": "false",
     }
-    todo = "reboot the node after the running job"
+    description = "reboot the node after the running job"
     assert dict(alert.annotations) == {
-        "summary": f"node1: gpu/0000:65:00.0: xid/79: {todo}",
-        "todo": f"{todo}; on the node: vitald why 12",
+        "summary": f"node1: gpu/0000:65:00.0: xid/79: {description}",
+        "description": f"{description}; on the node: vitald why 12",
         "device": "GPU-5c1b1a3e",
     }
     (paged,) = FiringAlerts(SETTINGS, "node1").list_alerts(make_state(WORSE), 0.0)

@@ -121,7 +121,7 @@ def test_a_finding_in_full() -> None:
         "title": "GPU has fallen off the bus",
         "action": "reboot_node",
         "when": "now",
-        "todo": "reboot the node",
+        "instruction": "reboot the node",
         "since": "2026-11-06T21:20:00.250Z",
         "raw": FINDING.raw,
         "cause": "xid/79 seen",

@@ -451,7 +451,7 @@ def test_the_lines_of_a_finding_are_shown_once() -> None:
 def test_what_is_not_healthy_comes_first() -> None:
     states = ["healthy", "degraded", "unknown", "unhealthy", "healthy"]
     parts = [{**GPU, "id": str(n), "status": word} for n, word in enumerate(states)]
-    parts[2]["unseen"] = ["nvml: not read for 20 s"]
+    parts[2]["unknownReasons"] = ["nvml: not read for 20 s"]
     (group,) = build({"components": parts}).groups
     assert [part.status for part in group.parts] == [
         *("unhealthy", "unknown", "degraded", "healthy", "healthy")
@@ -526,7 +526,7 @@ def test_what_else_is_wrong_is_shown() -> None:
         "findings": [1, 2],
         "decision": None,
     }
-    going, last = DIAGNOSTICS["going"], DIAGNOSTICS["last"]
+    going, last = DIAGNOSTICS["active"], DIAGNOSTICS["last"]
     page = build(
         {
             "reasons": [*status["reasons"], "nvml has not been read for 20 s"],
@@ -536,7 +536,7 @@ def test_what_else_is_wrong_is_shown() -> None:
             "publishers": {**status["publishers"], "sinks": [sink]},
             "configuration": {**status["configuration"], "errors": ["x.toml:1: [hots]: unknown"]},
             "suspects": [{**status["suspects"][0], "suspect": True}],
-            "diagnostics": {"going": going, "last": last},
+            "diagnostics": {"active": going, "last": last},
         },
         missing=("changes: no answer",),
     )
@@ -583,7 +583,7 @@ def test_what_could_not_be_read_is_not_shown_as_empty() -> None:
     nothing = {"damaged": 0, "transitions": [], "next": None, "newestId": 0}
     empty = texts_of(
         build(
-            {"diagnostics": {"going": [], "last": []}},
+            {"diagnostics": {"active": [], "last": []}},
             changes=nothing,
             jobs={"running": [], "recent": [], "more": False},
         )

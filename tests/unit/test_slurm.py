@@ -228,15 +228,15 @@ def test_level_1_before_a_job(monkeypatch: pytest.MonkeyPatch, said: list[list[s
     ]
     for settings, runs, is_run in cases:
         shown: list[dict[str, object]] = [
-            {"last": runs, "going": []},
-            {"last": runs, "going": [GOING]},
-            {"last": runs, "going": []},
+            {"last": runs, "active": []},
+            {"last": runs, "active": [GOING]},
+            {"last": runs, "active": []},
         ]
         answers: dict[str, list[dict[str, object]]] = {
             "/v1/status": [HEALTHY, verdict()],
             "/v1/jobs": [{}],
             "/v1/diagnostics": shown,
-            RUN: [{"going": GOING}],
+            RUN: [{"active": GOING}],
         }
         daemon = Daemon(monkeypatch, answers)
         assert daemon.prolog(settings) == (20 if is_run else 0), runs
@@ -255,18 +255,18 @@ def test_a_level_1_that_runs_already_is_waited_for(
 ) -> None:
     cases: list[list[dict[str, object]]] = [
         # Another job's prolog asked for it, or the schedule.
-        [{"last": [], "going": [GOING]}],
+        [{"last": [], "active": [GOING]}],
         # While we asked ourselves.
-        [{"last": [], "going": []}, {"last": [], "going": [GOING]}],
+        [{"last": [], "active": []}, {"last": [], "active": [GOING]}],
         # What it found is not in the verdict yet.
-        [{"last": [last(0.1)], "going": [{**GOING, "stage": "ending"}]}],
+        [{"last": [last(0.1)], "active": [{**GOING, "stage": "ending"}]}],
     ]
     for shown in cases:
         answers: dict[str, list[dict[str, object]]] = {
             "/v1/status": [HEALTHY, verdict()],
             "/v1/jobs": [{}],
             RUN: [{"error": "it is running already"}],
-            "/v1/diagnostics": [*shown, {"last": [last(0.1)], "going": []}],
+            "/v1/diagnostics": [*shown, {"last": [last(0.1)], "active": []}],
         }
         assert Daemon(monkeypatch, answers).prolog(Settings(level_1_age_s=3600.0)) == 20, shown
 
@@ -340,13 +340,13 @@ def test_the_end_of_a_job_that_nobody_told(
 def test_a_level_1_that_does_not_come_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nothing: dict[str, object] = {"last": [], "going": []}
-    runs: dict[str, object] = {"last": [], "going": [GOING]}
+    nothing: dict[str, object] = {"last": [], "active": []}
+    runs: dict[str, object] = {"last": [], "active": [GOING]}
     cases: list[tuple[list[dict[str, object]], dict[str, object]]] = [
         ([{"error": "no such path"}], {}),
         ([nothing], {"error": "dcgmi is not installed"}),
-        ([{"last": [{"check": "dcgm", "level": 1}], "going": []}], {}),
-        ([nothing, runs], {"going": GOING}),  # does not end in time
+        ([{"last": [{"check": "dcgm", "level": 1}], "active": []}], {}),
+        ([nothing, runs], {"active": GOING}),  # does not end in time
     ]
     for shown, answer in cases:
         answers = {"/v1/status": [HEALTHY], "/v1/jobs": [{}], "/v1/diagnostics": shown}

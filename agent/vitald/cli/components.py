@@ -104,15 +104,15 @@ def _format_rows(
         yield from lines
         for finding in findings.get(component["name"], ()):
             yield f"    {finding_text.format_brief(finding)}"
-        for reason in component["unseen"]:
+        for reason in component["unknownReasons"]:
             yield f"    not known: {render.escape_text(reason)}"
     for name, count in folded.items():
         yield f"and {render.count_kind(count, name)}, healthy (--all, --kind {name})"
 
 
 def _build_row(component: schema.WatchedComponent) -> tuple[str, ...]:
-    observations = component["sights"]
-    readings = sum(observation["asked"] for observation in observations)
+    observations = component["observations"]
+    readings = sum(observation["attempted"] for observation in observations)
     observed = sum(observation["observable"] for observation in observations)
     status = str(component["status"])
     is_simulated = any(observation["simulated"] for observation in observations)
@@ -126,10 +126,10 @@ def _build_row(component: schema.WatchedComponent) -> tuple[str, ...]:
     )
 
 
-def _format_last_read(observation: schema.Sight) -> str:
-    if not observation["looked"]:
+def _format_last_read(observation: schema.ApiObservation) -> str:
+    if not observation["lastRead"]:
         return f"{observation['name']} never"
-    return f"{observation['name']} {render.format_age(observation['looked'])}"
+    return f"{observation['name']} {render.format_age(observation['lastRead'])}"
 
 
 # --- coverage
@@ -146,8 +146,8 @@ def _format_coverage(
             if part["source"] != source["name"]:
                 continue
             share = "nothing was ever read"
-            if part["asked"]:
-                share = f"{part['observable']} of {part['asked']} readings observed"
+            if part["attempted"]:
+                share = f"{part['observable']} of {part['attempted']} readings observed"
             count, kind = part["components"], str(part["kind"])
             watched = render.count_kind(count, kind) if count else f"any {kind}"
             yield f"  {source['name']}: {watched}, {share}"

@@ -74,12 +74,12 @@ def _format_answer(
     absent = [count for count in counts if _is_absent(count)]
     rows = [count for count in counts if _is_listed(count)]
     if rows:
-        titles = ("devices", "here", "expected", "", "because")
+        titles = ("devices", "found", "expected", "", "source")
         cells = [_build_count_row(count, answer) for count in rows]
         yield from format_table(titles, cells, right=(1, 2))
     if absent:
-        yield f"not here, and not expected: {_join_titles(absent)}"
-    yield from _format_unknown([count for count in counts if count["here"] is None])
+        yield f"not found, and not expected: {_join_titles(absent)}"
+    yield from _format_unknown([count for count in counts if count["found"] is None])
     yield from _format_versions(answer["versions"])
     yield from _format_advice(answer, rows)
 
@@ -95,24 +95,24 @@ def _format_confirmed(counts: Iterable[schema.ExpectedCount], confirmed: Mapping
 
 def _is_absent(count: schema.ExpectedCount) -> bool:
     """Neither here nor expected."""
-    return count["here"] == 0 and not count["expected"]
+    return count["found"] == 0 and not count["expected"]
 
 
 def _is_listed(count: schema.ExpectedCount) -> bool:
     if _is_absent(count):
         return False
-    return count["here"] is not None or count["expected"] is not None
+    return count["found"] is not None or count["expected"] is not None
 
 
 def _format_versions(versions: Iterable[schema.ExpectedVersion]) -> Iterator[str]:
     rows = [
         _build_version_row(version)
         for version in versions
-        if version["here"] is not None or version["expected"]
+        if version["found"] is not None or version["expected"]
     ]
     if rows:
         yield ""
-        yield from format_table(("versions", "here", "allowed", ""), rows)
+        yield from format_table(("versions", "found", "allowed", ""), rows)
 
 
 def _join_titles(counts: Iterable[schema.ExpectedCount]) -> str:
@@ -148,36 +148,36 @@ def _format_advice(
         )
     if differs:
         yield (
-            "if what is here is right: vitald expect --confirm --reason TEXT; a number of the"
+            "if what is found is right: vitald expect --confirm --reason TEXT; a number of the"
             " configuration is changed there"
         )
 
 
 def _build_count_row(count: schema.ExpectedCount, answer: schema.ApiExpected) -> tuple[str, ...]:
-    here, expected = count["here"], count["expected"]
+    found, expected = count["found"], count["expected"]
     remark = ""
-    if here is not None and expected is not None and here != expected:
-        more = here - expected
+    if found is not None and expected is not None and found != expected:
+        more = found - expected
         remark = _colour_remark(f"{more} MORE" if more > 0 else f"{-more} FEWER")
-    because = render.escape_text(count["because"])
-    if not because:
-        because = "not configured"
+    source = render.escape_text(count["source"])
+    if not source:
+        source = "not configured"
         if answer["healthyBoots"]:
-            because = f"learning: 0 of {answer['healthyBoots']} healthy boots in a row"
-    return (str(count["title"]), _format_count(here), _format_count(expected), remark, because)
+            source = f"learning: 0 of {answer['healthyBoots']} healthy boots in a row"
+    return (str(count["title"]), _format_count(found), _format_count(expected), remark, source)
 
 
 def _is_different(count: schema.ExpectedCount) -> bool:
-    return None not in (count["here"], count["expected"]) and count["here"] != count["expected"]
+    return None not in (count["found"], count["expected"]) and count["found"] != count["expected"]
 
 
 def _build_version_row(version: schema.ExpectedVersion) -> tuple[str, ...]:
-    here, expected = version["here"], version["expected"]
-    differs = here is not None and expected and here not in expected
+    found, expected = version["found"], version["expected"]
+    differs = found is not None and expected and found not in expected
     name = _VERSIONS.get(str(version["name"]), str(version["name"]))
     allowed = " or ".join(map(render.escape_text, expected)) or "any"
-    found = "not loaded" if here is None else render.escape_text(here)
-    return (name, found, allowed, _colour_remark("DIFFERS") if differs else "")
+    loaded = "not loaded" if found is None else render.escape_text(found)
+    return (name, loaded, allowed, _colour_remark("DIFFERS") if differs else "")
 
 
 def _colour_remark(text: str) -> str:

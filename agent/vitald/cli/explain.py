@@ -79,7 +79,7 @@ def _show_rule(rule: schema.ApiRule, profile: str) -> None:
             print(f"  {line}")
     after = finding_text.describe_when(rule["when"])
     print(f"\n  class       {rule['class']}")
-    render.print_line(f"  action      {rule['action']}: {rule['todo']}{after}")
+    render.print_line(f"  action      {rule['action']}: {rule['instruction']}{after}")
     for case in rule["cases"]:
         condition = ", ".join(
             _format_condition(field, values) for field, values in case["where"].items()

@@ -87,7 +87,7 @@ def describe_action(finding: schema.ApiFinding) -> str:
         # As in the verdict's reasons: that the device is unusable matters more than the action.
         unusable = "it cannot be used: "
     colour = _ACTION_COLOURS.get(str(finding["action"]))
-    text = f"{unusable}{finding['todo']}{describe_when(finding['when'])}"
+    text = f"{unusable}{finding['instruction']}{describe_when(finding['when'])}"
     return render.colour_text(text, colour) if colour else text
 
 
@@ -141,8 +141,8 @@ def format_finding(finding: schema.ApiFinding, *, full: bool = False) -> Iterabl
         until, by = render.describe_time(accepted["until"]), render.escape_text(accepted["by"])
         text = f"until {until}, by {by}: {render.escape_text(accepted['reason'])}"
         yield from _wrap_text("accept", text, columns)
-    if finding["because"]:
-        yield from _wrap_text("why", str(finding["because"]), columns)
+    if finding["actionReason"]:
+        yield from _wrap_text("why", str(finding["actionReason"]), columns)
     if full and finding["meaning"]:
         yield from _wrap_text("means", str(finding["meaning"]), columns)
     if finding["advice"]:
@@ -229,8 +229,8 @@ def format_incident(
     for other in own:
         if other is not head:
             yield f"      and    {describe_action(other)}: {_format_heading(other)}"
-            if other["because"] and other["because"] != head["because"]:
-                yield f"             {render.escape_text(other['because'])}"
+            if other["actionReason"] and other["actionReason"] != head["actionReason"]:
+                yield f"             {render.escape_text(other['actionReason'])}"
     named = {(found["component"], found["code"]) for found in own}
     rest = [
         _format_member(member, head["component"], names)

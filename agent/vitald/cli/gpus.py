@@ -94,7 +94,7 @@ def _list_unseen(arguments: argparse.Namespace, gpus: Iterable[schema.Gpu]) -> d
     if all(gpu["status"] != "unknown" for gpu in gpus):
         return {}
     components = client.get(arguments, endpoints.COMPONENTS)["components"]
-    return {component["name"]: component["unseen"] for component in components}
+    return {component["name"]: component["unknownReasons"] for component in components}
 
 
 def _fit_columns(gpus: Sequence[schema.Gpu], room: int) -> list[tuple[str, Format, int]]:

@@ -85,9 +85,9 @@ def _show_release(answer: schema.Released) -> None:
             f"  vitald's own process {pid} hangs in the driver and cannot be ended: only a reboot"
             " frees the device"
         )
-    for holder in answer["holders"]:
+    for holder in answer["deviceUsers"]:
         print(f"  still open in {render.escape_text(holder['process'])} (pid {holder['pid']})")
-    hidden = answer["notLookedAt"]
+    hidden = answer["notInspected"]
     if hidden:
         counted = "processes" if hidden < 0 else count_noun(hidden, "process")
         print(

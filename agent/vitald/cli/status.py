@@ -149,7 +149,7 @@ def _format_sources(sources: list[schema.ApiSource]) -> Iterator[str]:
     working, absent = [], []
     for source in sources:
         name, detail = str(source["name"]), render.escape_text(source["detail"])
-        age = f"{render.format_age(source['lastSeen'])} ago" if source["lastSeen"] else ""
+        age = f"{render.format_age(source['lastRead'])} ago" if source["lastRead"] else ""
         if source["state"] == "ok" and not detail:
             working.append(f"{name} {age}")
         elif source["state"] == "not present":
@@ -175,7 +175,7 @@ def _format_diagnostics(
     """
     if outline is None:
         return
-    for run in (outline.get("going") or [])[:1]:
+    for run in (outline.get("active") or [])[:1]:
         state = "runs"
         if run["stage"] == "waiting":
             state = f"waits for {render.escape_text(run['waitsFor']) or 'its turn'}"
@@ -202,6 +202,6 @@ def _list_failed(
                 yield run
 
 
-def _name_diagnostic(run: schema.DiagnosticAsk) -> str:
+def _name_diagnostic(run: schema.DiagnosticRequest) -> str:
     level = f" level {run['level']}" if run["level"] else ""
     return f"{render.escape_text(run['check'])}{level}"

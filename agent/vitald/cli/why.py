@@ -71,10 +71,10 @@ def format_chain(chain: schema.Why) -> Iterable[str]:
         yield from _format_incident(chain["incident"])
     yield f"  rule     {rule['code']}: {rule['title']}"
     yield "  asked"
-    for layer in chain["asked"]:
+    for layer in chain["layers"]:
         mark = "->" if layer["decides"] else "  "
         action = f"{layer['action']}{finding_text.describe_when(layer['when'])}"
-        because = render.escape_text(layer["because"])
+        because = render.escape_text(layer["reason"])
         yield f"    {mark} {layer['layer']!s:<10} {action}: {because}"
     flags = finding_text.describe_flags([finding], chain["flags"])
     yield f"  flags    {', '.join(flags) or 'none'}"
@@ -90,7 +90,7 @@ def format_chain(chain: schema.Why) -> Iterable[str]:
 
 
 def _format_incident(incident: schema.ApiIncident) -> Iterable[str]:
-    rule = f": {incident['story']}" if incident["story"] else ""
+    rule = f": {incident['correlation']}" if incident["correlation"] else ""
     yield f"  incident {incident['id']}, {incident['state']}{rule}"
     for member in incident["members"]:
         role = "cause" if member["role"] == "root" else "     "

@@ -170,7 +170,7 @@ DIAGNOSTIC_RUN: Get[schema.DiagnosticRunInFull] = Get(
     ),
     problems=(NOT_FOUND,),
 )
-RUN_DIAGNOSTIC: Post[schema.RunDiagnosticRequest, schema.OneGoing] = Post(
+RUN_DIAGNOSTIC: Post[schema.RunDiagnosticRequest, schema.OneActiveDiagnostic] = Post(
     "/v1/diagnostics/run",
     "diagnostics",
     "Request a run",
@@ -180,7 +180,7 @@ RUN_DIAGNOSTIC: Post[schema.RunDiagnosticRequest, schema.OneGoing] = Post(
     problems=(NOT_FOUND, NOT_RUNNABLE),
     status=202,
 )
-CANCEL_DIAGNOSTIC: Post[schema.CancelDiagnosticRequest, schema.OneGoing] = Post(
+CANCEL_DIAGNOSTIC: Post[schema.CancelDiagnosticRequest, schema.OneActiveDiagnostic] = Post(
     "/v1/diagnostics/cancel",
     "diagnostics",
     "End a run, or take it out of the queue",
@@ -197,7 +197,7 @@ JOBS: Get[schema.ApiJobs] = Get(
     "open is kept for longer.",
     parameters=(LIMIT,),
 )
-TELL_JOB: Post[schema.TellJobRequest, schema.JobTold] = Post(
+REPORT_JOB: Post[schema.ReportJobRequest, schema.JobReported] = Post(
     "/v1/jobs",
     "jobs",
     "A job begins, or has ended",
@@ -207,7 +207,7 @@ TELL_JOB: Post[schema.TellJobRequest, schema.JobTold] = Post(
     "reported is recorded only if it failed: Slurm calls the epilog of a job that the prolog "
     "refused, too.",
 )
-NOTE_SCHEDULER: Post[schema.SchedulerRequest, schema.SchedulerNoted] = Post(
+REPORT_SCHEDULER: Post[schema.SchedulerRequest, schema.SchedulerReported] = Post(
     "/v1/scheduler",
     "jobs",
     "A scheduler has drained the node, or has it in service again",

@@ -112,8 +112,8 @@ def format_finding(
         "action": requirement.action.value,
         "when": requirement.when.value,
         "unusable": found.unusable,
-        "todo": requirement.action.phrase,
-        "because": requirement.reason,
+        "instruction": requirement.action.phrase,
+        "actionReason": requirement.reason,
         "class": entry.fault_class.value,
         "meaning": entry.meaning,
         "advice": ruling.advice,
@@ -191,7 +191,7 @@ def format_source(health: SourceHealth) -> schema.ApiSource:
     return {
         "name": health.name,
         "state": "stale" if health.state is SourceState.OK and not fresh else health.state.value,
-        "lastSeen": format_moment(health.last_seen),
+        "lastRead": format_moment(health.last_seen),
         "deadline": (
             format_moment(health.last_seen + health.deadline)
             if health.last_seen is not None
@@ -267,13 +267,13 @@ def format_incident(
         ),
         "action": (strongest.action if strongest else Action.NONE).value,
         "when": strongest.when.value if strongest else None,
-        "todo": (strongest.action if strongest else Action.NONE).phrase,
+        "instruction": (strongest.action if strongest else Action.NONE).phrase,
         "line": next(
             iter(format_reasons(own, {incident.id: incident}, describe)),
             f"{incident.root.component.name}: {root.title} ({root_code}): {Action.NONE.phrase}",
         ),
         "findings": [finding.id for finding in own],
-        "story": story.title if story is not None else "",
+        "correlation": story.title if story is not None else "",
         "since": format_moment(incident.since),
         "last": format_moment(incident.last),
         "count": incident.event_count,
@@ -315,7 +315,7 @@ def format_history(
         "events": [format_event(stored) for stored in past.events],
         "incident": incident,
         "rule": format_rule(catalog.find_rule(past.finding.code)),
-        "asked": _format_layers(past.finding, catalog),
+        "layers": _format_layers(past.finding, catalog),
         "flags": flags,
         "transitions": [
             {
@@ -339,8 +339,8 @@ def _format_layers(finding: Finding, catalog: Catalog) -> list[schema.Layer]:
     raised = finding.catalog_requirement is not finding.base
     co_occurrence = finding.catalog_requirement if raised else None
     layers = (
-        ("table", finding.base, table),
-        ("company", co_occurrence, ""),
+        ("base", finding.base, table),
+        ("context", co_occurrence, ""),
         ("driver", finding.driver, ""),
         ("escalation", finding.escalation, ""),
     )
@@ -349,7 +349,7 @@ def _format_layers(finding: Finding, catalog: Catalog) -> list[schema.Layer]:
             "layer": name,
             "action": requirement.action.value,
             "when": requirement.when.value,
-            "because": requirement.reason or source,
+            "reason": requirement.reason or source,
             "decides": requirement == finding.requirement,
         }
         for name, requirement, source in layers
@@ -410,7 +410,7 @@ def format_rule(entry: Rule) -> schema.ApiRule:
         "class": entry.fault_class.value,
         "action": entry.action.value,
         "when": entry.when.value,
-        "todo": entry.action.phrase,
+        "instruction": entry.action.phrase,
         "clears": entry.clears.list_phrases(),
         "escalation": entry.escalation,
         "sharedCause": entry.shared_cause,

@@ -174,10 +174,10 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
     }
     if arguments.level is not None:
         body["level"] = arguments.level
-    requested = client.post(arguments, endpoints.RUN_DIAGNOSTIC, body)["going"]
+    requested = client.post(arguments, endpoints.RUN_DIAGNOSTIC, body)["active"]
     if arguments.no_wait:
         if arguments.json:
-            render.emit_json({"going": requested})
+            render.emit_json({"active": requested})
         else:
             name = views.format_name(requested)
             print(f"asked for {name}: vitald diag show {requested['id']} when it has ended")
@@ -210,7 +210,7 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
 
 def _print_next_attempt(arguments: argparse.Namespace, ended: schema.DiagnosticRun) -> None:
     """A run without a verdict may be owed still: it will begin again by itself."""
-    for run in client.get(arguments, endpoints.DIAGNOSTICS)["going"]:
+    for run in client.get(arguments, endpoints.DIAGNOSTICS)["active"]:
         same = (run["check"], run["level"], run["by"]) == (
             ended["check"],
             ended["level"],
@@ -263,7 +263,7 @@ def _ask_for_consent(arguments: argparse.Namespace) -> None:
 
 
 def _follow_run(
-    arguments: argparse.Namespace, requested: schema.DiagnosticGoing
+    arguments: argparse.Namespace, requested: schema.ActiveDiagnostic
 ) -> schema.DiagnosticRunInFull | None:
     """The run, once it has ended; None if it left no result."""
     answered = time.monotonic()
@@ -271,7 +271,7 @@ def _follow_run(
         progress.show_run(requested)
         while True:
             try:
-                active_runs = client.get(arguments, endpoints.DIAGNOSTICS)["going"]
+                active_runs = client.get(arguments, endpoints.DIAGNOSTICS)["active"]
             except client.NoAnswer:
                 if time.monotonic() - answered > _MAX_SILENCE_S:
                     raise
@@ -366,7 +366,7 @@ def _cancel_run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json(answer)
         return 0
-    ended = answer["going"]
+    ended = answer["active"]
     how = "taken out of the queue" if ended["stage"] == "waiting" else "told to end"
     print(f"{views.format_name(ended)} was {how}: vitald diag show {ended['id']}")
     return 0

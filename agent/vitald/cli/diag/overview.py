@@ -25,12 +25,12 @@ def format_overview(
     if answer["blocked"]:
         yield ""
         yield f"what needs idle devices waits: {render.escape_text(answer['blocked'])}"
-    if answer["going"]:
+    if answer["active"]:
         yield ""
-        for active in answer["going"]:
+        for active in answer["active"]:
             waiting = active["stage"] == "waiting"
             name, id_ = views.format_name(active), render.escape_text(active["id"])
-            since = f"requested {render.format_age(active['askedAt'])} ago"
+            since = f"requested {render.format_age(active['requestedAt'])} ago"
             by = views.format_requester(active)
             yield f"{'waits' if waiting else 'runs '}  {name}  {id_}, {since} by {by}"
             if waiting and active["waitsFor"]:
@@ -44,13 +44,13 @@ def format_overview(
 
 def _build_check_rows(answer: schema.ApiDiagnostics) -> list[tuple[str, ...]]:
     last = {(run["check"], run["level"]): run for run in answer["last"]}
-    due = {(run["check"], run["level"]): run for run in answer["due"]}
+    due = {(run["check"], run["level"]): run for run in answer["scheduled"]}
     rows = []
     for check in answer["checks"]:
         for level in check["levels"] or [0]:
             key = (check["name"], level)
             active = next(
-                (run for run in answer["going"] if (run["check"], run["level"]) == key), None
+                (run for run in answer["active"] if (run["check"], run["level"]) == key), None
             )
             coming = _describe_next(check, level, due.get(key), active)
             rows.append(_build_check_row(check, level, last.get(key), coming))
@@ -78,8 +78,8 @@ def _build_check_row(
 def _describe_next(
     check: schema.DiagnosticCheck,
     level: int,
-    due: schema.DiagnosticDue | None,
-    active: schema.DiagnosticGoing | None,
+    due: schema.ScheduledDiagnostic | None,
+    active: schema.ActiveDiagnostic | None,
 ) -> str:
     """The run that is active or queued; else when the next is due, or why there is none."""
     if active is not None and active["stage"] == "waiting":

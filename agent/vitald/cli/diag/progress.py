@@ -41,7 +41,7 @@ class Progress:
             clear_line(self._to)
 
     def show_run(
-        self, run: schema.DiagnosticGoing, behind: schema.DiagnosticGoing | None = None
+        self, run: schema.ActiveDiagnostic, behind: schema.ActiveDiagnostic | None = None
     ) -> None:
         """`behind`: the run that it waits for, if any."""
         if self._silent:
@@ -51,7 +51,7 @@ class Progress:
             waits_for = render.escape_text(run["waitsFor"])
             if not waits_for:
                 waits_for = f"{format_name(behind)} to end" if behind is not None else "its turn"
-            since = f", {render.format_age(run['askedAt'])} so far"
+            since = f", {render.format_age(run['requestedAt'])} so far"
             self.show_line(f"{name} waits for {waits_for}", since=since)
             return
         is_ending = run["stage"] == "ending"

@@ -44,7 +44,7 @@ _MAX_NAME, _MAX_COLUMNS, _MAX_LINES = 28, 120, 8
 _STATUS_COLOURS = {"pass": "green", "fail": "red", "warn": "yellow"}
 
 
-def format_name(run: schema.DiagnosticAsk) -> str:
+def format_name(run: schema.DiagnosticRequest) -> str:
     """`dcgm level 2`, `dcgm level 2 on GPU 3`, `nccl`."""
     level = f" level {run['level']}" if run["level"] else ""
     return f"{render.escape_text(run['check'])}{level}{_format_gpus(run['gpus'])}"
@@ -68,7 +68,7 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
-def format_requester(run: schema.DiagnosticAsk) -> str:
+def format_requester(run: schema.DiagnosticRequest) -> str:
     """The caller, and the reason given."""
     reason = f": {render.escape_text(run['reason'])}" if run["reason"] else ""
     return f"{render.escape_text(run['by'])}{reason}"
@@ -239,7 +239,7 @@ def _list_details(fault: schema.DiagnosticFault) -> list[str]:
 
 def _build_measure_row(measure: schema.DiagnosticMeasure) -> tuple[str, ...]:
     name, value = str(measure["name"]), measure["value"]
-    least, most = measure["least"], measure["most"]
+    least, most = measure["minimum"], measure["maximum"]
     limits = []
     if least is not None:
         limits.append(f"at least {format_value(name, least)}")

@@ -162,7 +162,7 @@ def _build_part(component: schema.ApiComponent) -> Part:
         component["id"] or component["name"],
         wording.STATUS_TONES[component["status"]],
         component["status"],
-        "; ".join(component["unseen"]) or component["device"].get("text", ""),
+        "; ".join(component["unknownReasons"]) or component["device"].get("text", ""),
     )
 
 
@@ -172,7 +172,7 @@ def _list_sources(status: schema.NodeStatus, now: datetime) -> Iterator[Row]:
             source["name"],
             wording.SOURCE_TONES[source["state"]],
             source["state"],
-            wording.make_moment(source["lastSeen"], now),
+            wording.make_moment(source["lastRead"], now),
             source["detail"],
         )
 
@@ -182,16 +182,16 @@ def _list_diagnostics(
 ) -> tuple[Row, ...] | None:
     if outline is None:
         return None
-    going = (_build_going(run, now) for run in outline["going"])
+    going = (_build_going(run, now) for run in outline["active"])
     return (*going, *(_build_run(run, now) for run in outline["last"]))
 
 
-def _build_going(run: schema.DiagnosticGoing, now: datetime) -> Row:
+def _build_going(run: schema.ActiveDiagnostic, now: datetime) -> Row:
     return Row(
         _name_run(run),
         Tone.NOTE,
         run["stage"],
-        wording.make_moment(run["began"] or run["askedAt"], now),
+        wording.make_moment(run["began"] or run["requestedAt"], now),
         run["waitsFor"] or run["test"] or run["reason"],
     )
 
@@ -206,7 +206,7 @@ def _build_run(run: schema.DiagnosticRun, now: datetime) -> Row:
     )
 
 
-def _name_run(run: schema.DiagnosticAsk) -> str:
+def _name_run(run: schema.DiagnosticRequest) -> str:
     return f"{run['check']} level {run['level']}" if run["level"] else run["check"]
 
 

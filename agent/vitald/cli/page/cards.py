@@ -36,7 +36,7 @@ def build_card(
         is_drill=head["simulated"],
         is_begun=head["state"] == "in_remedy",
         when=_describe_due(head),
-        todo=head["todo"],
+        instruction=head["instruction"],
         hint=head["advice"],
         facts=tuple(_list_facts(head, incident, now)),
         raw=head["raw"],
@@ -72,10 +72,10 @@ def _list_facts(
         yield Fact("Witness", witness)
     if finding["unusable"]:
         yield Fact("Device", "it cannot be used")
-    if finding["because"]:
-        yield Fact("Why this action", finding["because"])
-    if incident["story"]:
-        yield Fact("Incident", f"{incident['id']}: {incident['story']}")
+    if finding["actionReason"]:
+        yield Fact("Why this action", finding["actionReason"])
+    if incident["correlation"]:
+        yield Fact("Incident", f"{incident['id']}: {incident['correlation']}")
     if finding["meaning"]:
         yield Fact("Meaning", finding["meaning"])
     yield Fact("Ends with", "; ".join(finding["clears"]))
@@ -103,18 +103,16 @@ def _list_lines(chain: schema.Why | None, head: schema.ApiFinding, now: datetime
 
 
 def _list_requirements(chain: schema.Why | None) -> Iterator[Requirement]:
-    for layer in chain["asked"] if chain is not None else ():
+    for layer in chain["layers"] if chain is not None else ():
         action = layer["action"].replace("_", " ") + finding_text.describe_when(layer["when"])
-        yield Requirement(
-            wording.LAYERS[layer["layer"]], action, layer["because"], layer["decides"]
-        )
+        yield Requirement(wording.LAYERS[layer["layer"]], action, layer["reason"], layer["decides"])
 
 
 def _describe_other(finding: schema.ApiFinding) -> str:
     drill = "DRILL " if finding["simulated"] else ""
-    todo = f"{finding['todo']}{finding_text.describe_when(finding['when'])}"
+    instruction = f"{finding['instruction']}{finding_text.describe_when(finding['when'])}"
     place = f"{finding['component']} ({finding['code']}, #{finding['id']})"
-    return f"{drill}{todo}: {finding['title']}, {place}"
+    return f"{drill}{instruction}: {finding['title']}, {place}"
 
 
 def _list_consequences(

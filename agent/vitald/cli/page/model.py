@@ -90,7 +90,7 @@ class Card:
     is_drill: bool
     is_begun: bool
     when: str
-    todo: str
+    instruction: str
     hint: str
     facts: tuple[Fact, ...]
     raw: str

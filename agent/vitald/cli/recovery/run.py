@@ -89,7 +89,7 @@ def query_daemon(config: Config, timeout_s: float = _DAEMON_TIMEOUT_S) -> Daemon
         status = client.read_status(address())
         findings = client.get(address(), endpoints.FINDINGS, limit=MAX_PAGE)
         jobs = client.get(address(), endpoints.JOBS, limit=MAX_PAGE)
-        runs = client.get(address(), endpoints.DIAGNOSTICS)["going"]
+        runs = client.get(address(), endpoints.DIAGNOSTICS)["active"]
         if findings["more"]:  # one of the others may be in remedy
             many = f"more than {MAX_PAGE} findings are open, and not all are known"
             return DaemonReport(None, many, {})
@@ -133,7 +133,7 @@ def read_daemon_state(
     status: schema.NodeStatus,
     findings: schema.Findings,
     jobs: schema.ApiJobs,
-    runs: Sequence[schema.DiagnosticGoing],
+    runs: Sequence[schema.ActiveDiagnostic],
 ) -> DaemonState:
     """The daemon's answers as facts. Raises KeyError, TypeError, ValueError, AttributeError for an
     answer of another shape.
@@ -177,7 +177,7 @@ def _describe_job(job: schema.ApiJob) -> str:
     return f"job {job['job']}" + (f" of {job['user']}" if job["user"] else "")
 
 
-def _describe_run(run: schema.DiagnosticGoing) -> str:
+def _describe_run(run: schema.ActiveDiagnostic) -> str:
     level = f" level {run['level']}" if run["level"] else ""
     reason = f" ({run['reason']})" if run["reason"] else ""
     return f"a diagnostic runs: {run['check']}{level}, for {run['by']}{reason}"

@@ -140,8 +140,8 @@ def run_epilog(settings: Settings, daemon: DaemonClient) -> int:
         return 0
     run = answer.get("diagnostic")
     if isinstance(run, dict):
-        asked = "asked for a level 2 diagnostic" if run.get("asked") else "no level 2 diagnostic"
-        report(f"{asked}: {run.get('why')}")
+        result = "requested a" if run.get("requested") else "no"
+        report(f"{result} level 2 diagnostic: {run.get('why')}")
     return 0
 
 

@@ -55,15 +55,19 @@ class DaemonClient:
         """Raises as `get`."""
         return client.post(self._build_arguments(), endpoint, body)
 
-    def report_job(self, event: Literal["begin", "end"], job: Mapping[str, Any]) -> schema.JobTold:
+    def report_job(
+        self, event: Literal["begin", "end"], job: Mapping[str, Any]
+    ) -> schema.JobReported:
         """Report that a job begins, or has ended. Raises as `get`."""
-        return self.post(endpoints.TELL_JOB, cast("schema.TellJobRequest", {"event": event, **job}))
+        return self.post(
+            endpoints.REPORT_JOB, cast("schema.ReportJobRequest", {"event": event, **job})
+        )
 
     def report_state(self, state: Literal["drained", "in_service"]) -> None:
         """Report what Slurm has done with the node. Only a metric depends on it."""
         body: schema.SchedulerRequest = {"state": state}
         with suppress(client.NoAnswer, client.DaemonRefused):
-            self.post(endpoints.NOTE_SCHEDULER, body)
+            self.post(endpoints.REPORT_SCHEDULER, body)
 
     def _build_arguments(self, share: float = 1.0) -> argparse.Namespace:
         timeout = max(0.01, self.seconds_left * share)
@@ -84,7 +88,7 @@ def run_level_1(settings: Settings, daemon: DaemonClient, job: str) -> bool:
         active = active or _request_level_1(daemon, job)
         while daemon.seconds_left > for_scontrol_s:
             shown = daemon.get(endpoints.DIAGNOSTICS)
-            if all(run["id"] != active["id"] for run in shown["going"]):
+            if all(run["id"] != active["id"] for run in shown["active"]):
                 return True
             time.sleep(_POLL_S)
         report("the level 1 diagnostic has not ended in time: going by the verdict before it")
@@ -113,14 +117,14 @@ def _is_level_1_due(settings: Settings, shown: schema.ApiDiagnostics, time_left:
     return True
 
 
-def _request_level_1(daemon: DaemonClient, job: str) -> schema.DiagnosticGoing:
+def _request_level_1(daemon: DaemonClient, job: str) -> schema.ActiveDiagnostic:
     body: schema.RunDiagnosticRequest = {
         "check": "dcgm",
         "level": 1,
         "reason": f"the prolog of job {job}",
     }
     try:
-        return daemon.post(endpoints.RUN_DIAGNOSTIC, body)["going"]
+        return daemon.post(endpoints.RUN_DIAGNOSTIC, body)["active"]
     except client.DaemonRefused:
         # The prolog of a concurrent job was quicker.
         active = _find_level_1(daemon.get(endpoints.DIAGNOSTICS))
@@ -129,9 +133,9 @@ def _request_level_1(daemon: DaemonClient, job: str) -> schema.DiagnosticGoing:
         return active
 
 
-def _find_level_1(shown: schema.ApiDiagnostics) -> schema.DiagnosticGoing | None:
+def _find_level_1(shown: schema.ApiDiagnostics) -> schema.ActiveDiagnostic | None:
     """The level 1 run of all GPUs that is queued or active, from any requester."""
-    for run in shown["going"]:
+    for run in shown["active"]:
         if (run["check"], run["level"], run["gpus"]) == ("dcgm", 1, []):
             return run
     return None

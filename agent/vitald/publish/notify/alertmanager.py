@@ -135,7 +135,7 @@ class FiringAlerts:
         return [self._build_unknown(state)]
 
     def _build_finding(self, finding: FindingSummary) -> Alert:
-        todo = finding.action.phrase + finding.when.phrase
+        instruction = finding.action.phrase + finding.when.phrase
         kind, _, code = finding.code.partition("/")
         drill = "SIMULATED: " if finding.simulated else ""
         return build_alert(
@@ -152,8 +152,9 @@ class FiringAlerts:
                 "simulated": str(finding.simulated).lower(),
             },
             {
-                "summary": f"{drill}{self._host}: {finding.component}: {finding.code}: {todo}",
-                "todo": f"{todo}; on the node: vitald why {finding.id}",
+                "summary": f"{drill}{self._host}: {finding.component}: {finding.code}:"
+                f" {instruction}",
+                "description": f"{instruction}; on the node: vitald why {finding.id}",
                 "device": finding.device,
             },
             finding.since,
@@ -162,15 +163,15 @@ class FiringAlerts:
     def _build_unknown(self, state: PublishedState) -> Alert:
         if isinstance(state, DaemonSilent):
             what, since = f"vitald does not answer: {state.detail}", state.since
-            todo = "on the node: systemctl status vitald"
+            description = "on the node: systemctl status vitald"
         else:
             what, since = f"state unknown: {'; '.join(state.lines[:1])}", state.changed_at
-            todo = "on the node: vitald status"
+            description = "on the node: vitald status"
         return build_alert(
             self._host,
             ("unknown",),
             {"alertname": "VitaldNodeUnknown", "severity": "ticket"},
-            {"summary": f"{self._host}: {what}", "todo": todo},
+            {"summary": f"{self._host}: {what}", "description": description},
             since,
         )
 

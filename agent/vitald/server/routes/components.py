@@ -131,7 +131,7 @@ def list_components(
                 ).value,
                 "findings": len(findings),
                 "sources": [observation.source for observation in seen.get(component, ())],
-                "unseen": unseen,
+                "unknownReasons": unseen,
                 "attributes": _format_attributes(on_pci.get(component)),
             }
         )
@@ -149,7 +149,7 @@ def describe_components(node_state: NodeState, inventory: PciInventory) -> schem
             {
                 **listed,
                 "identity": _find_identity(node_state, component, by),
-                "sights": [_format_observation(observation) for observation in by],
+                "observations": [_format_observation(observation) for observation in by],
             }
         )
     return {
@@ -261,14 +261,14 @@ def _format_attributes(device: PciDevice | None) -> schema.PciAttributes:
     }
 
 
-def _format_observation(observation: Observation) -> schema.Sight:
+def _format_observation(observation: Observation) -> schema.ApiObservation:
     read = observation.readings
     return {
         "name": observation.source,
-        "looked": serialize.format_moment(read.time) if read is not None else None,
-        "unseen": observation.unknown_reason,
+        "lastRead": serialize.format_moment(read.time) if read is not None else None,
+        "unknownReason": observation.unknown_reason,
         "observable": _count_observable(observation),
-        "asked": len(_list_expected(observation)),
+        "attempted": len(_list_expected(observation)),
         "simulated": read is not None and read.simulated,
         "readings": {name: serialize.plain(value) for name, value in sorted(read.values.items())}
         if read is not None
@@ -283,7 +283,7 @@ def _format_coverage(share: ComponentCoverage) -> schema.ApiCoverage:
         "kind": share.kind.value,
         "components": share.components,
         "observable": share.observable,
-        "asked": share.asked,
+        "attempted": share.asked,
         "gaps": [
             {
                 "reason": gap.reason,

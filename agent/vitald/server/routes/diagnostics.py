@@ -119,7 +119,7 @@ class DiagnosticRoutes:
                 for name, check in shown.checks.items()
             ],
             **serialize_outline(shown),
-            "due": [serialize_scheduled(scheduled) for scheduled in shown.scheduled],
+            "scheduled": [serialize_scheduled(scheduled) for scheduled in shown.scheduled],
             "blocked": shown.blocked,
         }
 
@@ -150,7 +150,7 @@ class DiagnosticRoutes:
             404, f"no run {id_[:80]!r}", "vitald diag list shows those that are remembered"
         )
 
-    async def request_run(self, request: web.Request) -> schema.OneGoing:
+    async def request_run(self, request: web.Request) -> schema.OneActiveDiagnostic:
         """Requests a run. Answers once the request is kept."""
         peer = require_change_right(request)
         body = await read_body(request, "check", "level", "gpus", "reason", "busy")
@@ -160,9 +160,9 @@ class DiagnosticRoutes:
             await self._diagnostics.store_requests()
         except Refusal as refusal:
             raise RequestRefused(409, str(refusal), refusal.hint) from None
-        return {"going": serialize_active(begun)}
+        return {"active": serialize_active(begun)}
 
-    async def cancel_run(self, request: web.Request) -> schema.OneGoing:
+    async def cancel_run(self, request: web.Request) -> schema.OneActiveDiagnostic:
         """Stops or dequeues a run. Answers at once; its programs get their grace period."""
         peer = require_change_right(request)
         body = await read_body(request, "id", "reason")
@@ -171,7 +171,7 @@ class DiagnosticRoutes:
         if ended is None:
             error = "no diagnostic runs" if id_ is None else f"no diagnostic {id_} runs or waits"
             raise RequestRefused(409, error, "vitald diag list shows what does")
-        return {"going": serialize_active(ended)}
+        return {"active": serialize_active(ended)}
 
     def _read_request(self, body: Json, by: str) -> RunRequest:
         names = f"one of {', '.join(self._diagnostics.checks)}"
@@ -256,7 +256,7 @@ def _level_of(body: Json) -> int | None:
 def serialize_outline(shown: DiagnosticsView) -> schema.DiagnosticOutline:
     """Active and queued runs, and the last run of each check: also part of `/v1/status`."""
     return {
-        "going": [serialize_active(run) for run in shown.active],
+        "active": [serialize_active(run) for run in shown.active],
         "last": [serialize_run(run) for _, run in sorted(shown.last_runs.items())],
     }
 
@@ -276,7 +276,7 @@ def serialize_check(check: Check, missing: str) -> schema.DiagnosticCheck:
     }
 
 
-def serialize_scheduled(scheduled: ScheduledRun) -> schema.DiagnosticDue:
+def serialize_scheduled(scheduled: ScheduledRun) -> schema.ScheduledDiagnostic:
     return {
         "check": scheduled.check,
         "level": scheduled.level,
@@ -285,12 +285,12 @@ def serialize_scheduled(scheduled: ScheduledRun) -> schema.DiagnosticDue:
     }
 
 
-def serialize_active(run: ActiveRun) -> schema.DiagnosticGoing:
+def serialize_active(run: ActiveRun) -> schema.ActiveDiagnostic:
     """`elapsed` is 0 while it waits."""
     return {
         **_serialize_request(run.id, run.ask),
         "stage": run.stage.value,
-        "askedAt": serialize.format_moment(run.asked_at),
+        "requestedAt": serialize.format_moment(run.asked_at),
         "began": serialize.format_moment(run.began),
         "elapsed": round(max(0.0, time.time() - run.began), 3) if run.began is not None else 0.0,
         "expected": run.expected_s,
@@ -333,7 +333,7 @@ def serialize_full_run(run: Run) -> schema.DiagnosticRunInFull:
     }
 
 
-def _serialize_request(id_: str, ask: RunRequest) -> schema.DiagnosticAsk:
+def _serialize_request(id_: str, ask: RunRequest) -> schema.DiagnosticRequest:
     return {
         "id": id_,
         "check": ask.check,
@@ -375,8 +375,8 @@ def _serialize_measure(measure: Measure) -> schema.DiagnosticMeasure:
         "name": measure.name,
         "device": measure.device,
         "value": _drop_infinity(measure.value),
-        "least": _drop_infinity(measure.least),
-        "most": _drop_infinity(measure.most),
+        "minimum": _drop_infinity(measure.least),
+        "maximum": _drop_infinity(measure.most),
     }
 
 

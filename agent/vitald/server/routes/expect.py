@@ -109,17 +109,17 @@ def make_answer(expected: ExpectedInventory) -> schema.ApiExpected:
             {
                 "kind": kind,
                 "title": title,
-                "here": here,
+                "found": here,
                 "notObservable": expected.uncounted.get(kind, "") if here is None else "",
                 "expected": wanted.count if wanted is not None else None,
                 "confirmed": wanted is not None and wanted.confirmed,
-                "because": _explain_count(expected, kind),
+                "source": _explain_count(expected, kind),
             }
         )
     versions: list[schema.ExpectedVersion] = [
         {
             "name": name,
-            "here": expected.versions.get(name),
+            "found": expected.versions.get(name),
             "expected": list(expected.list_allowed_versions(name)),
         }
         for name in VERSIONS

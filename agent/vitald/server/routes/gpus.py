@@ -78,7 +78,7 @@ def _format_gpu(
         "pci": gpu.id,
         "status": degrade_unobserved(bool(unobserved), compute_status(findings)).value,
         "findings": [finding.id for finding in findings],
-        "looked": serialize.format_moment(read.time) if read is not None else None,
+        "lastRead": serialize.format_moment(read.time) if read is not None else None,
         "fresh": read is not None and NVML not in unobserved,
         "simulated": simulated,
         "identity": cast(

@@ -85,7 +85,7 @@ class JobRoutes:
     def list_routes(self) -> list[web.RouteDef]:
         return [
             make_route(endpoints.JOBS, self.list_jobs),
-            make_route(endpoints.TELL_JOB, self.record_event),
+            make_route(endpoints.REPORT_JOB, self.record_event),
         ]
 
     async def list_jobs(self, request: web.Request) -> schema.ApiJobs:
@@ -98,7 +98,7 @@ class JobRoutes:
             "more": max(len(running), len(recent)) > most,
         }
 
-    async def record_event(self, request: web.Request) -> schema.JobTold:
+    async def record_event(self, request: web.Request) -> schema.JobReported:
         """Records that a job begins or has ended, as its scheduler reports."""
         peer = require_change_right(request)
         body = await read_body(
@@ -146,7 +146,7 @@ class JobRoutes:
         if clearing is not None:
             await asyncio.shield(clearing)
 
-    async def _end_job(self, job: Job, *, diagnose: bool) -> schema.JobTold:
+    async def _end_job(self, job: Job, *, diagnose: bool) -> schema.JobReported:
         if self._diagnostics is not None:
             self._diagnostics.end_job(job.id)
         if (saying := self._beginning.get(job.id)) is not None:
@@ -174,7 +174,9 @@ class JobRoutes:
         asked = await self._request_diagnostic(job, left) if wanted else None
         return _make_answer(job, left, asked)
 
-    async def _request_diagnostic(self, job: Job, left: list[Finding]) -> schema.AskedDiagnostic:
+    async def _request_diagnostic(
+        self, job: Job, left: list[Finding]
+    ) -> schema.RequestedDiagnostic:
         numbers = ", ".join(f"#{found.id}" for found in left[:_MAX_NAMED])
         why = " and ".join(
             filter(
@@ -195,8 +197,8 @@ class JobRoutes:
             )
             await self._diagnostics.store_requests()
         except Refusal as refusal:
-            return {"asked": False, "id": None, "why": str(refusal)}
-        return {"asked": True, "id": going.id, "why": going.ask.reason}
+            return {"requested": False, "id": None, "why": str(refusal)}
+        return {"requested": True, "id": going.id, "why": going.ask.reason}
 
     async def _store_event(self, code: str, job: Job, text: str) -> None:
         fields: dict[str, Value] = {"job": job.id, "user": job.user, "uid": job.uid}
@@ -216,12 +218,14 @@ def read_jobs(path: Path) -> list[Event]:
 
 
 def _make_answer(
-    job: Job | None, left: Sequence[Finding] = (), diagnostic: schema.AskedDiagnostic | None = None
-) -> schema.JobTold:
+    job: Job | None,
+    left: Sequence[Finding] = (),
+    diagnostic: schema.RequestedDiagnostic | None = None,
+) -> schema.JobReported:
     return {
         "ok": True,
         "job": serialize.format_job(job) if job is not None else None,
-        "left": [finding.id for finding in left],
+        "findings": [finding.id for finding in left],
         "diagnostic": diagnostic,
     }
 

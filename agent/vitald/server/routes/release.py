@@ -106,8 +106,8 @@ class ReleaseRoutes:
             "gpus": [f"gpu/{gpu}" for gpu in wanted],
             "seconds": seconds,
             "until": serialize.format_moment(time.time() + seconds),
-            "holders": [{"pid": pid, "process": name} for pid, name in report.device_users],
-            "notLookedAt": report.hidden,
+            "deviceUsers": [{"pid": pid, "process": name} for pid, name in report.device_users],
+            "notInspected": report.hidden,
             "stuck": list(report.stuck),
             "free": not (report.device_users or report.stuck),
         }

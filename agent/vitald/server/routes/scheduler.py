@@ -28,9 +28,9 @@ class SchedulerRoutes:
         self._node_state = node_state
 
     def list_routes(self) -> list[web.RouteDef]:
-        return [make_route(endpoints.NOTE_SCHEDULER, self.note_state)]
+        return [make_route(endpoints.REPORT_SCHEDULER, self.note_state)]
 
-    async def note_state(self, request: web.Request) -> schema.SchedulerNoted:
+    async def note_state(self, request: web.Request) -> schema.SchedulerReported:
         """Notes when the node was drained, and when it was in service again."""
         require_change_right(request)
         state = (await read_body(request, "state")).get("state")

@@ -60,7 +60,7 @@ class ApiSource(TypedDict):
     retried. `released`: it released its devices on request. `not present`: this node has nothing
     for it to read. Every state but `ok` and `not present` makes a node `unknown` that would be
     healthy otherwise."""
-    lastSeen: Moment | None
+    lastRead: Moment | None
     """When it was last read."""
     deadline: Moment | None
     """By when it must be read again."""

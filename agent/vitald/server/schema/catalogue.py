@@ -39,7 +39,7 @@ class ApiRule(_FaultClassed):
     """What else helps; may be empty."""
     action: Action
     when: When
-    todo: str
+    instruction: str
     """The action in words."""
     clears: list[str]
     """What closes a finding, besides a named person."""

@@ -49,7 +49,7 @@ class ApiComponent(TypedDict):
     """Open findings of the component itself."""
     sources: list[str]
     """The sources that read it; empty if only the kernel log would report its faults."""
-    unseen: list[str]
+    unknownReasons: list[str]
     """Why its state is unknown, by source: not read within the deadline, or no reading shows its
     health."""
     attributes: PciAttributes
@@ -61,22 +61,22 @@ class WatchedComponent(ApiComponent):
 
     identity: str | None
     """UUID or serial number, which it keeps when it moves to another slot. Null if unknown."""
-    sights: list[Sight]
+    observations: list[ApiObservation]
     """What each of its sources observes."""
 
 
-class Sight(TypedDict):
+class ApiObservation(TypedDict):
     """A component as one source observes it."""
 
     name: Annotated[str, Keywords(examples=("nvml", "neuron"))]
     """The source."""
-    looked: Moment | None
+    lastRead: Moment | None
     """When it last read this component; null if it never did."""
-    unseen: str
+    unknownReason: str
     """Why the component's state is unknown to this source; empty if it is known."""
     observable: _Count
     """Number of readings that it observes now."""
-    asked: _Count
+    attempted: _Count
     """Number of readings that it tries to read."""
     simulated: bool
     """The source is simulated."""
@@ -99,7 +99,7 @@ class ApiCoverage(TypedDict):
     the reason."""
     observable: _Count
     """Number of readings that it observes, over all these components."""
-    asked: _Count
+    attempted: _Count
     """Number of readings that it tries to read, over all these components."""
     gaps: list[ApiGap]
     """What it cannot observe, each reason once for the same components; the widest first."""

@@ -15,8 +15,8 @@ from vitald.server.schema.values import (
     _Count,
     _Level,
     _Reason,
+    _RequestedRunId,
     _RunId,
-    _RunIdAsked,
 )
 
 
@@ -40,7 +40,7 @@ class DiagnosticCheck(TypedDict):
     """Whether it waits until the devices are idle."""
 
 
-class DiagnosticAsk(TypedDict):
+class DiagnosticRequest(TypedDict):
     """The request of a run, active or ended."""
 
     id: _RunId
@@ -57,12 +57,12 @@ class DiagnosticAsk(TypedDict):
     """What for; may be empty."""
 
 
-class DiagnosticGoing(DiagnosticAsk):
+class ActiveDiagnostic(DiagnosticRequest):
     """A requested run without a verdict so far."""
 
     stage: Literal["waiting", "running", "ending"]
     """`ending`: it is being stopped."""
-    askedAt: Moment
+    requestedAt: Moment
     """When it was requested; kept over restarts and attempts that came to nothing."""
     began: Moment | None
     """When it began; null while it waits."""
@@ -77,7 +77,7 @@ class DiagnosticGoing(DiagnosticAsk):
     """The current test, if the program reports it; may be empty."""
 
 
-class DiagnosticDue(TypedDict):
+class ScheduledDiagnostic(TypedDict):
     """When the schedule runs a check next."""
 
     check: _CheckName
@@ -90,7 +90,7 @@ class DiagnosticDue(TypedDict):
     """What it waits for, in words; may be empty."""
 
 
-class DiagnosticRun(DiagnosticAsk):
+class DiagnosticRun(DiagnosticRequest):
     """A run that has ended."""
 
     began: Moment
@@ -186,9 +186,9 @@ class DiagnosticMeasure(TypedDict):
     """Of which device; may be empty."""
     value: float | None
     """The figure; null where none was printed that is a number."""
-    least: float | None
+    minimum: float | None
     """It should be at least this."""
-    most: float | None
+    maximum: float | None
     """It should be at most this."""
 
 
@@ -197,11 +197,11 @@ class ApiDiagnostics(TypedDict):
 
     checks: list[DiagnosticCheck]
     """The kinds of diagnostics."""
-    going: list[DiagnosticGoing]
+    active: list[ActiveDiagnostic]
     """The one that runs first, then those that wait for their turn, or for their next attempt."""
     last: list[DiagnosticRun]
     """The last run of each check and level."""
-    due: list[DiagnosticDue]
+    scheduled: list[ScheduledDiagnostic]
     """What the schedule runs next."""
     blocked: str
     """Why no check that needs idle devices may run now; empty if it may."""
@@ -210,7 +210,7 @@ class ApiDiagnostics(TypedDict):
 class DiagnosticOutline(TypedDict):
     """Diagnostics at a glance."""
 
-    going: list[DiagnosticGoing]
+    active: list[ActiveDiagnostic]
     """The one that runs first, then those that wait for their turn, or for their next attempt."""
     last: list[DiagnosticRun]
     """The last run of each check and level."""
@@ -227,10 +227,10 @@ class DiagnosticRuns(TypedDict):
     """Whether there are more than `limit`."""
 
 
-class OneGoing(TypedDict):
+class OneActiveDiagnostic(TypedDict):
     """The current state of the run."""
 
-    going: DiagnosticGoing
+    active: ActiveDiagnostic
 
 
 class _OptionalRunDiagnosticRequest(TypedDict, total=False):
@@ -253,7 +253,7 @@ class RunDiagnosticRequest(_OptionalRunDiagnosticRequest):
 
 
 class _OptionalCancelDiagnosticRequest(TypedDict, total=False):
-    id: _RunIdAsked
+    id: _RequestedRunId
     """Left out: the one that runs."""
 
 

@@ -14,16 +14,16 @@ class ExpectedCount(TypedDict):
     kind: DeviceKind
     title: str
     """The same in words."""
-    here: Annotated[int | None, Keywords(minimum=0)]
+    found: Annotated[int | None, Keywords(minimum=0)]
     """How many there are; null while repeated counts differ, and if they cannot be counted."""
     notObservable: str
-    """Why `here` is null; empty if it is not, and before the first count."""
+    """Why `found` is null; empty if it is not, and before the first count."""
     expected: Annotated[int | None, Keywords(minimum=0)]
     """How many there should be; null if unknown."""
     confirmed: bool
     """To have fewer is a fault. Else the number is only being learned, and to have fewer is a
     notice."""
-    because: str
+    source: str
     """Where the expected number comes from; empty if there is none."""
 
 
@@ -32,7 +32,7 @@ class ExpectedVersion(TypedDict):
 
     name: Annotated[str, Keywords(enum=("gpu_driver", "neuron_driver", "efa_driver", "kernel"))]
     """What it is."""
-    here: str | None
+    found: str | None
     """The version that is loaded; null if none is, or it reports none."""
     expected: list[str]
     """Those that the configuration allows; empty for any."""

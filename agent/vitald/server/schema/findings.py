@@ -61,12 +61,12 @@ class ApiFinding(_FaultClassed):
     when: When
     unusable: bool
     """The device cannot be used: the node is unfit for work whatever the action."""
-    todo: str
+    instruction: str
     """The action in words."""
     accepted: ApiAcceptance | None
     """Who accepted it, and until when: meanwhile it affects neither fitness nor flags. Null if it
     is not accepted."""
-    because: str
+    actionReason: str
     """Why its requirement differs from the catalogue's table; empty if it does not."""
     meaning: str
     """What the code means."""
@@ -181,13 +181,13 @@ class ApiIncident(TypedDict):
     """The strongest that its open findings require."""
     when: When | None
     """When that is due; null if nothing is required."""
-    todo: str
+    instruction: str
     """The action in words."""
     line: str
     """All of it in one sentence, as in `reasons`."""
     findings: list[_Positive]
     """Its open findings."""
-    story: str
+    correlation: str
     """Title of the correlation rule that joins its members; empty if it has only one."""
     since: Moment
     """When it began."""
@@ -251,12 +251,12 @@ class Layer(TypedDict):
     """One layer of a finding's requirement. The last one decides, but escalation only raises, or
     ends in an inspection when all remedies failed."""
 
-    layer: Annotated[str, Keywords(enum=("table", "company", "driver", "escalation"))]
-    """`table`: the catalogue. `company`: co-occurrence with other members of its incident.
+    layer: Annotated[str, Keywords(enum=("base", "context", "driver", "escalation"))]
+    """`base`: the catalogue. `context`: co-occurrence with other members of its incident.
     `driver`: the driver's recommendation. `escalation`: it recurred."""
     action: Action
     when: When
-    because: str
+    reason: str
     """Why, or the source."""
     decides: bool
     """This layer is what the finding requires."""
@@ -287,7 +287,7 @@ class Why(TypedDict):
     """Its incident; null if it has none."""
     rule: ApiRule
     """The catalogue's entry, as the daemon applies it."""
-    asked: Annotated[list[Layer], Keywords(min_items=1, max_items=4)]
+    layers: Annotated[list[Layer], Keywords(min_items=1, max_items=4)]
     """Its requirement, layer by layer."""
     flags: Flags
     """The flags that it raises."""

@@ -28,7 +28,7 @@ class Gpu(TypedDict):
     """Of this GPU alone; `unknown` where it has no open finding and is not being read."""
     findings: list[_Positive]
     """Its open findings."""
-    looked: Moment | None
+    lastRead: Moment | None
     """When it was last read from the driver; null if it never was."""
     fresh: bool
     """The readings are current; otherwise they are the last ones."""
@@ -89,9 +89,9 @@ class Released(TypedDict):
     """For how long."""
     until: Moment
     """When they are taken back."""
-    holders: list[Holder]
+    deviceUsers: list[Holder]
     """Other processes that have the devices open."""
-    notLookedAt: Annotated[int, Keywords(minimum=-1)]
+    notInspected: Annotated[int, Keywords(minimum=-1)]
     """Number of processes that vitald was not allowed to inspect; -1 if it could inspect none."""
     stuck: list[_Positive]
     """Processes of vitald's own that hang in the driver and cannot be ended: only a reboot frees

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, TypedDict
 from vitald.server.schema.values import Keywords, Moment, _Positive
 
 
-class AskedDiagnostic(TypedDict):
-    asked: bool
+class RequestedDiagnostic(TypedDict):
+    requested: bool
     """Whether it will be run."""
     id: str | None
     """Its run."""
@@ -50,18 +50,18 @@ class ApiJobs(TypedDict):
     """Whether there are more than `limit` of either."""
 
 
-class JobTold(TypedDict):
+class JobReported(TypedDict):
     ok: bool
     """True."""
     job: ApiJob | None
     """As it is known now; null if there was nothing to record."""
-    left: list[_Positive]
+    findings: list[_Positive]
     """Open findings that began while it ran; empty at its begin."""
-    diagnostic: AskedDiagnostic | None
+    diagnostic: RequestedDiagnostic | None
     """The result of requesting one; null if none was wanted."""
 
 
-class _OptionalTellJobRequest(TypedDict, total=False):
+class _OptionalReportJobRequest(TypedDict, total=False):
     user: Annotated[str, Keywords(max_length=64, pattern="^[ -~]*$")]
     """Its user."""
     uid: Annotated[int | None, Keywords(minimum=0, maximum=4294967295)]
@@ -76,7 +76,7 @@ class _OptionalTellJobRequest(TypedDict, total=False):
     """At its end: request DCGM's level 2 diagnostic if it failed or left findings."""
 
 
-class TellJobRequest(_OptionalTellJobRequest):
+class ReportJobRequest(_OptionalReportJobRequest):
     event: Literal["begin", "end"]
     """What is reported."""
     job: Annotated[
@@ -90,7 +90,7 @@ class SchedulerRequest(TypedDict):
     """What the scheduler has done: it gives the node no more work, or work again."""
 
 
-class SchedulerNoted(TypedDict):
+class SchedulerReported(TypedDict):
     """The report was taken."""
 
     ok: Literal[True]

@@ -46,7 +46,7 @@ _RunId: TypeAlias = Annotated[
     str,
     Keywords(pattern="^[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}$", examples=("20261120T134808-3-dcgm-2",)),
 ]
-_RunIdAsked: TypeAlias = Annotated[str, Keywords(pattern="^[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}$")]
+_RequestedRunId: TypeAlias = Annotated[str, Keywords(pattern="^[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}$")]
 _PciId: TypeAlias = Annotated[str, Keywords(pattern="^[0-9a-f]{4}$")]
 
 _Reason: TypeAlias = Annotated[str, Keywords(pattern=r"\S", min_length=1, max_length=500)]

@@ -58,7 +58,7 @@ def _build_finding(finding: NotifiedFinding) -> dict[str, object]:
         "title": limit_line(finding.title),
         "action": finding.action.value,
         "when": limit_name(finding.when),
-        "todo": finding.action.phrase,
+        "instruction": finding.action.phrase,
         "since": format_rfc3339(finding.since) if finding.since else None,
         "raw": limit_raw(finding.raw),
         "cause": limit_line(finding.cause),
