@@ -167,7 +167,7 @@ def configuration() -> str:
     groups = {f"{group.name}.NAME": group.settings for group in config.GROUPS.values()}
     for section, class_ in {**config.SECTIONS, **groups}.items():
         rows = []
-        for key, (_, setting) in list_settings(section, class_).items():
+        for key, (_, setting) in list_settings(class_).items():
             effect = find_effect(section.partition(".")[0], key)
             is_set, value = shown[section, key]
             default = f"`{value}`" if is_set else f"none; for example `{value}`"

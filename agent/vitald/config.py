@@ -148,7 +148,7 @@ SWITCHED = tuple(name for name in COLLECTOR_SECTIONS if hasattr(SECTIONS[name]()
 
 def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
     """Key in the file -> (attribute, setting)."""
-    return list_settings(section, SECTIONS[section])
+    return list_settings(SECTIONS[section])
 
 
 def example() -> str:
@@ -174,7 +174,7 @@ def example() -> str:
 def _describe_section(section: str, class_: type[Any], header: str) -> Iterator[str]:
     yield f"# {' '.join(str(class_.__doc__).split())}"
     yield header
-    for key, (attribute, setting_) in list_settings(section, class_).items():
+    for key, (attribute, setting_) in list_settings(class_).items():
         value = getattr(class_(), attribute)
         after = " Takes effect on a reload." if setting_.reload else ""
         yield f"# {setting_.help}{after}"

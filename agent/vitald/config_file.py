@@ -18,9 +18,6 @@ from vitald import tomlfile
 from vitald.settings import Setting
 
 DEFAULT_PATH = Path("/etc/vitald/config.toml")
-# The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left
-# out in any case.
-_FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
 
 
 def find_default_file() -> Path | None:
@@ -65,13 +62,12 @@ class FileReport:
         return f"{self._name}:{line}" if line is not None else self._name
 
 
-def list_settings(section: str, class_: type[Any]) -> dict[str, tuple[str, Setting]]:
-    """Key in the file -> (attribute, setting)."""
-    names = {
-        f.name: _FILE_NAMES.get((section, f.name), f.name.removesuffix("_s"))
-        for f in fields(class_)
+def list_settings(class_: type[Any]) -> dict[str, tuple[str, Setting]]:
+    """Key in the file -> (attribute, setting). The key `every` is the attribute `every_s`."""
+    return {
+        item.name.removesuffix("_s"): (item.name, item.metadata["setting"])
+        for item in fields(class_)
     }
-    return {names[f.name]: (f.name, f.metadata["setting"]) for f in fields(class_)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +115,7 @@ def read_section(section: str, class_: type[Any], table: object, report: FileRep
     if not isinstance(table, dict):
         report.add_error(section, "", f"expected a table, found {table!r}")
         return class_()
-    known = list_settings(section, class_)
+    known = list_settings(class_)
     values: dict[str, object] = {}
     for key, value in table.items():
         if key not in known:

@@ -384,7 +384,7 @@ class LedgerSettings:
         'Events older than this are dropped ("90d").',
         reload=True,
     )
-    most_bytes: int = setting(
+    max_size: int = setting(
         tomlfile.parse_size("512MiB"),
         tomlfile.parse_size,
         'Above this size the oldest events are dropped ("512MiB").',

@@ -274,7 +274,7 @@ class Daemon:
 
     def _get_retention(self) -> Retention:
         ledger = self.config.ledger
-        return Retention(ledger.keep_s, self.config.diagnostics.keep_s, ledger.most_bytes)
+        return Retention(ledger.keep_s, self.config.diagnostics.keep_s, ledger.max_size)
 
     async def _read_kernel_log(self) -> None:
         """In the order of the events: earlier boots, the part of this boot that the ring has lost,

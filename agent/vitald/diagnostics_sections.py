@@ -53,7 +53,7 @@ class Diagnostics:
         tomlfile.parse_duration,
         "Checks that need idle devices wait until these have been idle for so long.",
     )
-    owed: str = setting(
+    overdue: str = setting(
         "report",
         partial(read_choice, known=("report", "drain")),
         'What follows if a run is owed for a day: "report" opens diagnostic/overdue, "drain" opens'
@@ -93,7 +93,7 @@ class Dcgm:
         read_period,
         'How often to run level 2: minutes, while the GPUs are idle. Or "off".',
     )
-    most: int = setting(
+    max_level: int = setting(
         2,
         _level,
         "Highest level that is run automatically. 3 takes up to half an hour and 4 up to two"
@@ -157,10 +157,10 @@ class EfaLoopback:
     deadline_s: float = setting(
         tomlfile.parse_duration("2m"), tomlfile.parse_duration, "For each adapter."
     )
-    least_gbps: float = setting(
+    min_gbps: float = setting(
         0.0, _figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported."
     )
-    most_latency_us: float = setting(
+    max_latency_us: float = setting(
         0.0, _figure, "Latency above this is a finding, in microseconds. 0: it is only reported."
     )
 
@@ -171,7 +171,7 @@ class Nccom:
 
     every_s: float = _idle_period()
     deadline_s: float = _all_reduce_deadline()
-    least_gbytes: float = _bus_bandwidth_limit()
+    min_gbytes: float = _bus_bandwidth_limit()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class Nccl:
     every_s: float = _idle_period()
     deadline_s: float = _all_reduce_deadline()
     program: str = setting("all_reduce_perf", read_program, "Its name, or its path.")
-    least_gbytes: float = _bus_bandwidth_limit()
+    min_gbytes: float = _bus_bandwidth_limit()
 
 
 class ExitMeaning(Enum):

@@ -187,7 +187,7 @@ def test_efa_blames_the_adapter_that_is_slow_or_fails(
         f'{{"{adapters[0]}": {{"speed": 500.0}}, "{adapters[1]}": {{"client": "cq_readerr:'
         ' Unreachable remote"}}'
     )
-    report = perform(loopback(tmp_path, least_gbps=8.0))
+    report = perform(loopback(tmp_path, min_gbps=8.0))
     assert [(fault.code, fault.device) for fault in report.faults] == [
         ("efa_loopback/slow", f"nic/{EFA[0]}"),
         ("efa_loopback/failed", f"nic/{EFA[1]}"),
@@ -250,9 +250,9 @@ def test_dcgm_health_from_an_engine_that_is_down_to_a_failing_gpu(
 def test_nccom_over_all_cores(tmp_path: Path, program: Callable[[str, str], None]) -> None:
     program("nccom-test", NCCOM)
     NeuronTree(tmp_path / "sys", TRN2)
-    make = Config(paths=Paths(sysfs=tmp_path / "sys"), nccom=Nccom(least_gbytes=100.0))
+    make = Config(paths=Paths(sysfs=tmp_path / "sys"), nccom=Nccom(min_gbytes=100.0))
     assert perform(nccom.build_check(make)).outcome is Outcome.PASS
-    more = Config(paths=Paths(sysfs=tmp_path / "sys"), nccom=Nccom(least_gbytes=120.0))
+    more = Config(paths=Paths(sysfs=tmp_path / "sys"), nccom=Nccom(min_gbytes=120.0))
     assert [fault.code for fault in perform(nccom.build_check(more)).faults] == ["nccom/slow"]
 
 
@@ -264,7 +264,7 @@ def test_nccl_over_all_gpus_and_over_some(
     for bus in ("18", "19", "1a", "1b"):
         tree.pci(f"0000:{bus}:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
     check = nccl.build_check(
-        Config(paths=Paths(sysfs=tmp_path / "sys"), nccl=Nccl(least_gbytes=400.0))
+        Config(paths=Paths(sysfs=tmp_path / "sys"), nccl=Nccl(min_gbytes=400.0))
     )
     assert perform(check).outcome is Outcome.PASS
     assert [fault.code for fault in perform(check, gpus=(2, 0)).faults] == ["nccl/wrong"]

@@ -349,7 +349,7 @@ def test_a_node_is_drained_for_a_level_2_that_is_overdue(
     slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
 ) -> None:
     """Slurm sends no job any more, the running one ends, level 2 runs, and the node is resumed."""
-    node = on(diagnostics='owed = "drain"')
+    node = on(diagnostics='overdue = "drain"')
     slurm.health_checks(wanted=True)
     job, go = begun(slurm, node)
     until(lambda: job in jobs(node, "running"), "the job to begin")

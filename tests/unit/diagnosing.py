@@ -315,8 +315,8 @@ def status_with(diagnostics: FakeDiagnostics) -> Json:
 
 def slow_link() -> Run:
     measures = (
-        Measure(name="busbw_bytes_per_second", value=101.5e9, least=350e9),
-        Measure(name="latency_seconds", value=21.6e-6, device="rdmap0s6", most=50e-6),
+        Measure(name="busbw_bytes_per_second", value=101.5e9, minimum=350e9),
+        Measure(name="latency_seconds", value=21.6e-6, device="rdmap0s6", maximum=50e-6),
     )
     report = Report(
         outcome=Outcome.FAIL,

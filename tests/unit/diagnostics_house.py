@@ -209,7 +209,7 @@ class House:
         self,
         *checks: Tested,
         enabled: bool = True,
-        owed: str = "report",
+        overdue: str = "report",
         after: Position | None = None,
     ) -> None:
         self.programs, self.detector, self.node = Programs(), Detector(), Node()
@@ -219,7 +219,7 @@ class House:
         self.ledger_open = asyncio.Event()
         self.ledger_open.set()
         self.lane = WorkerThread("test")
-        self._config = Config(diagnostics=Settings(enabled=enabled, idle_s=300.0, owed=owed))
+        self._config = Config(diagnostics=Settings(enabled=enabled, idle_s=300.0, overdue=overdue))
         self.manager = DiagnosticsManager(
             self._config,
             {check.name: check for check in checks or (Tested(),)},

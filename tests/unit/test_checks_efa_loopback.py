@@ -88,7 +88,7 @@ def test_worse_than_expected_is_a_finding_of_that_adapter(tmp_path: Path) -> Non
     names = node(tmp_path)
     slow = TABLE.replace("4032.98", " 900.00").replace("1092.27", " 300.00")
     report = perform(
-        check(tmp_path, least_gbps=20.0, most_latency_us=30.0), printed(TABLE), printed(slow)
+        check(tmp_path, min_gbps=20.0, max_latency_us=30.0), printed(TABLE), printed(slow)
     )
     assert (report.outcome, report.remedy) == (Outcome.FAIL, Remedy.INVESTIGATE)
     fault = report.faults[0]
@@ -96,9 +96,11 @@ def test_worse_than_expected_is_a_finding_of_that_adapter(tmp_path: Path) -> Non
     assert Component.parse_name(fault.device) == Component(ComponentKind.NIC, EFA[1])
     assert names[1] in fault.text and "7.2 Gbit/s" in fault.text and "20 Gbit/s" in fault.text
     assert {
-        measure.least for measure in report.measures if measure.name == "bandwidth_bytes_per_second"
+        measure.minimum
+        for measure in report.measures
+        if measure.name == "bandwidth_bytes_per_second"
     } == {2.5e9}
-    late = perform(check(tmp_path, most_latency_us=23.0), printed(TABLE))
+    late = perform(check(tmp_path, max_latency_us=23.0), printed(TABLE))
     assert [fault.code for fault in late.faults] == ["efa_loopback/slow"] * 2
     assert "23.5 us" in late.reason
     assert perform(check(tmp_path), printed(slow)).outcome is Outcome.PASS  # 0: only reported

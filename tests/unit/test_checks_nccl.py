@@ -101,7 +101,7 @@ def test_the_command_is_for_all_gpus_or_for_those_asked_for(sysfs: Path) -> None
 
 
 def test_a_good_run(sysfs: Path) -> None:
-    report = perform(check(sysfs, least_gbytes=460.0), printed(TABLE))
+    report = perform(check(sysfs, min_gbytes=460.0), printed(TABLE))
     assert (report.outcome, report.reason, report.remedy) == (Outcome.PASS, "", Remedy.NONE)
     measures = {measure.name: measure for measure in report.measures}
     assert measures["busbw_bytes_per_second"].value == pytest.approx(465.35e9)
@@ -112,7 +112,7 @@ def test_a_good_run(sysfs: Path) -> None:
 
 def test_the_document_of_newer_versions_says_the_same(sysfs: Path) -> None:
     report = perform(
-        check(sysfs, least_gbytes=460.0),
+        check(sysfs, min_gbytes=460.0),
         printed(f"# Writing JSON output to /dev/stdout\n{json.dumps(document())}\n"),
     )
     assert report.outcome is Outcome.PASS
@@ -120,7 +120,7 @@ def test_the_document_of_newer_versions_says_the_same(sysfs: Path) -> None:
 
 
 def test_slower_than_expected(sysfs: Path) -> None:
-    report = perform(check(sysfs, least_gbytes=470.0), printed(TABLE))
+    report = perform(check(sysfs, min_gbytes=470.0), printed(TABLE))
     assert [(fault.code, fault.confirm, fault.gpu) for fault in report.faults] == [
         ("nccl/slow", True, None)
     ]

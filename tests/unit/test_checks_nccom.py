@@ -85,7 +85,7 @@ def test_one_worker_for_each_logical_core(tmp_path: Path) -> None:
 
 
 def test_a_good_run(sysfs: Path) -> None:
-    report = perform(check(sysfs, least_gbytes=100.0), printed(TABLE))
+    report = perform(check(sysfs, min_gbytes=100.0), printed(TABLE))
     assert (report.outcome, report.reason, report.remedy) == (Outcome.PASS, "", Remedy.NONE)
     measures = {measure.name: measure for measure in report.measures}
     assert measures["busbw_bytes_per_second"].value == pytest.approx(105.22 * GIB)
@@ -95,7 +95,7 @@ def test_a_good_run(sysfs: Path) -> None:
 
 
 def test_slower_than_expected(sysfs: Path) -> None:
-    report = perform(check(sysfs, least_gbytes=110.0), printed(TABLE))
+    report = perform(check(sysfs, min_gbytes=110.0), printed(TABLE))
     assert [(fault.code, fault.confirm) for fault in report.faults] == [("nccom/slow", True)]
     assert "105.2 GB/s" in report.reason and "110 GB/s" in report.reason
     assert report.outcome is Outcome.FAIL and len(report.measures) == 3
@@ -229,7 +229,7 @@ def test_a_device_that_the_driver_does_not_show_was_not_tested(tmp_path: Path) -
     report = perform(check(tmp_path), printed(TABLE))
     assert (report.outcome, report.remedy) == (Outcome.INCONCLUSIVE, Remedy.RETRY)
     assert report.reason.endswith("2 of 4 Neuron devices not tested: the driver does not show them")
-    report = perform(check(tmp_path, least_gbytes=110.0), printed(TABLE))
+    report = perform(check(tmp_path, min_gbytes=110.0), printed(TABLE))
     assert report.outcome is Outcome.FAIL  # what was tested is slow
 
 

@@ -82,13 +82,13 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("diagnostics", "idle"): ('"10m"', 600.0),
     ("diagnostics", "ignore_processes"): ('["/opt/our/exporter"]', ("/opt/our/exporter",)),
     ("diagnostics", "keep"): ('"7d"', 7 * 86400.0),
-    ("diagnostics", "owed"): ('"drain"', "drain"),
+    ("diagnostics", "overdue"): ('"drain"', "drain"),
     ("diagnostics", "deep_log"): ('"/data/deep.log"', Path("/data/deep.log")),
     ("dcgm", "enabled"): ("false", False),
     ("dcgm", "program"): ('"/opt/dcgmi"', "/opt/dcgmi"),
     ("dcgm", "level_1"): ('"off"', 0.0),
     ("dcgm", "level_2"): ('"12h"', 43200.0),
-    ("dcgm", "most"): ("3", 3),
+    ("dcgm", "max_level"): ("3", 3),
     **{("dcgm", f"deadline_{level}"): ('"7m"', 420.0) for level in (1, 2, 3, 4)},
     ("dcgm_health", "enabled"): ("false", False),
     **{
@@ -99,8 +99,8 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
         (section, "deadline"): ('"9m"', 540.0)
         for section in ("dcgm_health", "efa_loopback", "nccom", "nccl")
     },
-    **{("efa_loopback", key): ("80", 80.0) for key in ("least_gbps", "most_latency_us")},
-    **{(section, "least_gbytes"): ("300", 300.0) for section in ("nccom", "nccl")},
+    **{("efa_loopback", key): ("80", 80.0) for key in ("min_gbps", "max_latency_us")},
+    **{(section, "min_gbytes"): ("300", 300.0) for section in ("nccom", "nccl")},
     ("nccl", "program"): ('"/opt/all_reduce_perf"', "/opt/all_reduce_perf"),
     ("slurm", "unknown"): ('"refuse"', "refuse"),
     ("slurm", "level_1_age"): ('"1h"', 3600.0),
@@ -198,7 +198,7 @@ def test_nothing_said_gives_the_defaults() -> None:
         False,
     )
     assert (config.metrics.listen, config.socket.group) == (Listen("127.0.0.1", 9820), None)
-    assert (config.ledger.keep_s, config.ledger.most_bytes) == (90 * 86400.0, 512 << 20)
+    assert (config.ledger.keep_s, config.ledger.max_size) == (90 * 86400.0, 512 << 20)
     assert (config.log.level, config.log.format) == ("info", "text")
 
 
@@ -363,7 +363,7 @@ def test_bad_sizes(value: str) -> None:
     [("'64KiB'", 65536), ("'64 MiB'", 64 << 20), ("'2GiB'", 2 << 30), ("123", 123)],
 )
 def test_good_sizes(value: str, size: int) -> None:
-    assert read(f"[ledger]\nmax_size = {value}\n").ledger.most_bytes == size
+    assert read(f"[ledger]\nmax_size = {value}\n").ledger.max_size == size
 
 
 @pytest.mark.parametrize(

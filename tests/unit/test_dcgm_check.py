@@ -219,7 +219,7 @@ def test_when_it_runs(tmp_path: Path) -> None:
     assert [check.every_s(level) for level in check.levels] == [60.0, 7200.0, 0.0, 0.0]
     assert [check.needs_idle(level) for level in check.levels] == [False, True, True, True]
     assert [check.expected_s(level) for level in check.levels] == [10.0, 180.0, 1200.0, 5400.0]
-    assert build_check(config(tmp_path, dcgm=Dcgm(most=1))).every_s(2) == 0.0
+    assert build_check(config(tmp_path, dcgm=Dcgm(max_level=1))).every_s(2) == 0.0
 
 
 def test_every_file_of_the_folder_is_a_check() -> None:

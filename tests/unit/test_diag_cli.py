@@ -487,7 +487,7 @@ def test_hostile_text_does_not_drive_the_terminal(served: Served, fake: FakeDiag
         tests=(Test(name=evil, status=evil), Test(name="t", gpus={evil: evil, "1": "Pass"})),
         faults=tuple(Fault(code=evil, test=evil, text=evil * 3, device=evil) for _ in range(40)),
         measures=tuple(
-            Measure(name=evil, value=float("nan"), device=evil, least=1.0) for _ in range(40)
+            Measure(name=evil, value=float("nan"), device=evil, minimum=1.0) for _ in range(40)
         ),
     )
     fake.remembered = [

@@ -343,7 +343,7 @@ def test_a_node_that_owes_a_level_2_for_a_day_says_so_until_it_has_run(
     setting: str, code: str
 ) -> None:
     async def work() -> None:
-        house = await overdue(FAILED_JOB, owed=setting)
+        house = await overdue(FAILED_JOB, overdue=setting)
         judges(house)
         async with house.open():
             await until_async(lambda: len(house.batches) > 10, "some batches")
@@ -379,7 +379,7 @@ def test_a_reload_changes_what_an_overdue_run_requires() -> None:
         async with house.open():
             for setting, code, former in (("drain", HELD, OVERDUE), ("report", OVERDUE, HELD)):
                 await until_async(lambda: former in house.codes, "the finding")
-                house.reload(diagnostics=Diagnostics(owed=setting))
+                house.reload(diagnostics=Diagnostics(overdue=setting))
                 await until_async(lambda: house.told[-1].code == code, "the other one")
                 assert former in {code for batch in house.batches for _, code in batch.calm}
 
@@ -397,7 +397,7 @@ def test_a_node_that_is_held_does_not_wait_for_the_next_slot(setting: str, runs:
         kept = OwedRun(id="a.2", ask=request, since=now - DAY_S, attempts=4, not_before=now - 1.0)
         memory = {"once": [], "vain": {}, "owed": [asdict(kept)]}
         after = Position("diagnostics", "boot-a", json.dumps(memory))
-        house = House(Tested(periods={2: 86400.0}), owed=setting, after=after)
+        house = House(Tested(periods={2: 86400.0}), overdue=setting, after=after)
         house.node.remembered = [
             Run(
                 id=f"b{number}",

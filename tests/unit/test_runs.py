@@ -41,7 +41,7 @@ FULL = Run(
         ),
         culprits=(3,),
         measures=(
-            Measure(name="busbw_bytes_per_second", value=1.5e9, device="rdmap0s6", least=1e9),
+            Measure(name="busbw_bytes_per_second", value=1.5e9, device="rdmap0s6", minimum=1e9),
         ),
         dcgm_version="4.5.2",
         device_ids=("2330", "2330"),

@@ -135,7 +135,7 @@ def test_a_slow_link_is_faulty_and_says_how_slow() -> None:
         "ERROR:busbw_bytes_per_second: expected at least 350000000000, measured 101500000000"
     )
     slow_answer = replace(
-        slow_link().report, measures=(Measure(name="answer_seconds", value=90.0, most=60.0),)
+        slow_link().report, measures=(Measure(name="answer_seconds", value=90.0, maximum=60.0),)
     )
     assert said(run_of(slow_answer, check="dcgm_health", level=0))[0][1].startswith(
         "dcgm_health check failed: "
@@ -144,7 +144,7 @@ def test_a_slow_link_is_faulty_and_says_how_slow() -> None:
 
 def loopback(device: str, best: float, least: float | None = None) -> tuple[Measure, ...]:
     return (
-        Measure(name="bandwidth_bytes_per_second", value=best, device=device, least=least),
+        Measure(name="bandwidth_bytes_per_second", value=best, device=device, minimum=least),
         Measure(name="bandwidth_average_bytes_per_second", value=4.0525e9, device=device),
         Measure(name="latency_seconds", value=21e-6, device=device),
         Measure(name="latency_max_typical_seconds", value=30.87e-6, device=device),
@@ -229,7 +229,7 @@ def test_whatever_was_printed_stays_in_its_field(
         driver_version=driver,
         device_ids=tuple(devices),
         measures=(
-            Measure(name=reason, value=float("nan"), device=version, least=1.0),
+            Measure(name=reason, value=float("nan"), device=version, minimum=1.0),
             Measure(name="x", value=float("inf"), device=driver),
         ),
     )

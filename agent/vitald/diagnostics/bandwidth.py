@@ -151,7 +151,7 @@ class AllReduce:
             Measure(
                 name=f"{name}_bytes_per_second",
                 value=value * self.unit,
-                least=least if name == "busbw" else None,
+                minimum=least if name == "busbw" else None,
             )
             for name, value in measured.items()
         )

@@ -124,7 +124,7 @@ class DiagnosticsManager:
         and after a reload.
         """
         self._interpreter.catalog = catalog
-        self._queue.owed.holds_node = config.diagnostics.owed == "drain"
+        self._queue.owed.holds_node = config.diagnostics.overdue == "drain"
         self._checks.configure(catalog, config.checks)
         self._planner.end_removed()
         self._changed.set()

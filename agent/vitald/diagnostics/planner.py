@@ -33,7 +33,7 @@ class RunPlanner:
         dispatcher: RunDispatcher,
     ) -> None:
         self._enabled = config.diagnostics.enabled
-        self._max_level = config.dcgm.most
+        self._max_level = config.dcgm.max_level
         self._checks = checks
         self._schedule = schedule
         self._node = node

@@ -195,8 +195,8 @@ def _is_certain(run: Run) -> bool:
 
 
 def _is_missed(measure: Measure) -> bool:
-    too_little = measure.least is not None and measure.value < measure.least
-    return too_little or (measure.most is not None and measure.value > measure.most)
+    too_little = measure.minimum is not None and measure.value < measure.minimum
+    return too_little or (measure.maximum is not None and measure.value > measure.maximum)
 
 
 def _describe_failure(run: Run) -> str:
@@ -206,13 +206,13 @@ def _describe_failure(run: Run) -> str:
 
 def _describe_miss(measure: Measure) -> str:
     where = f" of {_clean_word(measure.device)}" if measure.device else ""
-    if measure.least is not None and measure.value < measure.least:
+    if measure.minimum is not None and measure.value < measure.minimum:
         return (
-            f"{measure.name}{where}: expected at least {_format_value(measure.least)}, measured"
+            f"{measure.name}{where}: expected at least {_format_value(measure.minimum)}, measured"
             f" {_format_value(measure.value)}"
         )
     return (
-        f"{measure.name}{where}: expected at most {_format_value(measure.most or 0.0)}, measured"
+        f"{measure.name}{where}: expected at most {_format_value(measure.maximum or 0.0)}, measured"
         f" {_format_value(measure.value)}"
     )
 

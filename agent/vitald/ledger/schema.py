@@ -176,8 +176,8 @@ _MEASURE = record(
     name=TEXT,
     value=NUMBER,
     device=TEXT,
-    least=optional(NUMBER),
-    most=optional(NUMBER),
+    minimum=optional(NUMBER),
+    maximum=optional(NUMBER),
 )
 _REPORT = record(
     Report,

@@ -161,10 +161,10 @@ def _collect_measures(runs: Iterable[Run]) -> Iterator[Metric]:
         }
     for labels, measure in islice(latest.items(), _MEASURES):
         value.add_metric(labels, measure.value)
-        if measure.least:
-            ratio.add_metric(labels, measure.value / measure.least)
-        elif measure.most is not None and measure.value > 0.0:
-            ratio.add_metric(labels, measure.most / measure.value)
+        if measure.minimum:
+            ratio.add_metric(labels, measure.value / measure.minimum)
+        elif measure.maximum is not None and measure.value > 0.0:
+            ratio.add_metric(labels, measure.maximum / measure.value)
     yield value
     yield ratio
 

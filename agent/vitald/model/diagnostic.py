@@ -103,8 +103,8 @@ class Measure:
     name: str  # `busbw_bytes_per_second`, `latency_seconds`
     value: float
     device: str = ""
-    least: float | None = None
-    most: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

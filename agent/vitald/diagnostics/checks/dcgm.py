@@ -70,7 +70,7 @@ class DcgmCheck:
         return "" if count else error or tool.NO_GPU
 
     def every_s(self, level: int) -> float:
-        if level > self._settings.most:
+        if level > self._settings.max_level:
             return 0.0
         return {1: self._settings.level_1_s, 2: self._settings.level_2_s}.get(level, 0.0)
 

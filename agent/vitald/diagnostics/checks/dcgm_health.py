@@ -415,7 +415,7 @@ class DcgmHealthCheck:
     def _restrict_report(self, report: Report, ask: RunRequest, output: Output) -> Report:
         """Keep only the requested GPUs, and report no pass if the command itself failed."""
         measures = (
-            Measure(name="answer_seconds", value=output.seconds, most=self._settings.deadline_s),
+            Measure(name="answer_seconds", value=output.seconds, maximum=self._settings.deadline_s),
         )
         outcome, reason, faults = report.outcome, report.reason, report.faults
         if ask.gpus:

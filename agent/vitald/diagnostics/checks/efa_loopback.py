@@ -266,20 +266,20 @@ class EfaLoopbackCheck(BandwidthCheck):
         bandwidths = [row.bytes_per_second for row in table.rows]
         small = [row.seconds for row in table.rows if row.size <= _SMALL]
         best, latency = max(bandwidths), statistics.median(small)
-        least = self._settings.least_gbps * tool.GIGA / 8 or None
-        most = self._settings.most_latency_us * tool.MICRO or None
+        least = self._settings.min_gbps * tool.GIGA / 8 or None
+        most = self._settings.max_latency_us * tool.MICRO or None
         # The five figures of HyperPod's message: MaxBw, AvgBw, MaxTypicalLat, MinTypicalLat,
         # AvgLat.
         measures = (
             Measure(
-                name="bandwidth_bytes_per_second", value=best, device=adapter.name, least=least
+                name="bandwidth_bytes_per_second", value=best, device=adapter.name, minimum=least
             ),
             Measure(
                 name="bandwidth_average_bytes_per_second",
                 value=statistics.fmean(bandwidths),
                 device=adapter.name,
             ),
-            Measure(name="latency_seconds", value=latency, device=adapter.name, most=most),
+            Measure(name="latency_seconds", value=latency, device=adapter.name, maximum=most),
             Measure(name="latency_max_typical_seconds", value=max(small), device=adapter.name),
             Measure(name="latency_min_typical_seconds", value=min(small), device=adapter.name),
             Measure(
@@ -289,12 +289,12 @@ class EfaLoopbackCheck(BandwidthCheck):
         slow = []
         if least is not None and best < least:
             slow.append(
-                f"{best * 8 / tool.GIGA:.3g} Gbit/s, below the {self._settings.least_gbps:g} Gbit/s"
+                f"{best * 8 / tool.GIGA:.3g} Gbit/s, below the {self._settings.min_gbps:g} Gbit/s"
                 " that are expected"
             )
         if most is not None and latency > most:
             slow.append(
-                f"{latency / tool.MICRO:.3g} us, above the {self._settings.most_latency_us:g} us"
+                f"{latency / tool.MICRO:.3g} us, above the {self._settings.max_latency_us:g} us"
                 " that are expected"
             )
         if any(row.lost for row in table.rows):

@@ -338,7 +338,7 @@ class NcclCheck(BandwidthCheck):
             check=NAME,
             program="all_reduce_perf",
             unit=tool.GIGA,
-            expected=self._settings.least_gbytes,
+            expected=self._settings.min_gbytes,
         )
 
     def find_obstacle(self) -> str:

@@ -192,7 +192,7 @@ class NccomCheck(BandwidthCheck):
             check=NAME,
             program=PROGRAM,
             unit=tool.GIBI,
-            expected=self._settings.least_gbytes,
+            expected=self._settings.min_gbytes,
         )
 
     def find_obstacle(self) -> str:

@@ -375,8 +375,8 @@ def _serialize_measure(measure: Measure) -> schema.DiagnosticMeasure:
         "name": measure.name,
         "device": measure.device,
         "value": _drop_infinity(measure.value),
-        "minimum": _drop_infinity(measure.least),
-        "maximum": _drop_infinity(measure.most),
+        "minimum": _drop_infinity(measure.minimum),
+        "maximum": _drop_infinity(measure.maximum),
     }
 
 
