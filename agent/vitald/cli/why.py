@@ -70,12 +70,12 @@ def format_chain(chain: schema.Why) -> Iterable[str]:
     if chain["incident"] is not None:
         yield from _format_incident(chain["incident"])
     yield f"  rule     {rule['code']}: {rule['title']}"
-    yield "  asked"
+    yield "  requires"
     for layer in chain["layers"]:
         mark = "->" if layer["decides"] else "  "
         action = f"{layer['action']}{finding_text.describe_when(layer['when'])}"
-        because = render.escape_text(layer["reason"])
-        yield f"    {mark} {layer['layer']!s:<10} {action}: {because}"
+        reason = render.escape_text(layer["reason"])
+        yield f"    {mark} {layer['layer']!s:<10} {action}: {reason}"
     flags = finding_text.describe_flags([finding], chain["flags"])
     yield f"  flags    {', '.join(flags) or 'none'}"
     if witness := finding_text.describe_witness(finding, full=True):

@@ -251,7 +251,7 @@ def format_incident(
     own = sort_by_strength(list(findings))
     root_code = incident.root.code
     root = catalog.find_rule(incident.root.code)
-    story = next((rule for rule in catalog.correlation.rules if rule.name == incident.rule), None)
+    joining = next((rule for rule in catalog.correlation.rules if rule.name == incident.rule), None)
     strongest = own[0] if own else None
     return {
         "id": incident.id,
@@ -273,7 +273,7 @@ def format_incident(
             f"{incident.root.component.name}: {root.title} ({root_code}): {Action.NONE.phrase}",
         ),
         "findings": [finding.id for finding in own],
-        "correlation": story.title if story is not None else "",
+        "correlation": joining.title if joining is not None else "",
         "since": format_moment(incident.since),
         "last": format_moment(incident.last),
         "count": incident.event_count,
@@ -336,11 +336,10 @@ def _format_layers(finding: Finding, catalog: Catalog) -> list[schema.Layer]:
     """
     entry = catalog.find_rule(finding.code)
     table = f"{entry.source} (profile {catalog.profile}, {entry.origin or 'not listed'})"
-    raised = finding.catalog_requirement is not finding.base
-    co_occurrence = finding.catalog_requirement if raised else None
     layers = (
         ("base", finding.base, table),
-        ("context", co_occurrence, ""),
+        ("context", finding.context, ""),
+        ("implied", finding.implied, ""),
         ("driver", finding.driver, ""),
         ("escalation", finding.escalation, ""),
     )

@@ -34,8 +34,9 @@ ACTION_TONES = {
 }
 # What a finding's requirement is made of, as the API names it.
 LAYERS = {
-    "table": "catalogue",
-    "company": "other members of the incident",
+    "base": "catalogue",
+    "context": "other members of the incident",
+    "implied": "suppressed consequence",
     "driver": "driver",
     "escalation": "escalation",
 }

@@ -251,9 +251,10 @@ class Layer(TypedDict):
     """One layer of a finding's requirement. The last one decides, but escalation only raises, or
     ends in an inspection when all remedies failed."""
 
-    layer: Annotated[str, Keywords(enum=("base", "context", "driver", "escalation"))]
+    layer: Annotated[str, Keywords(enum=("base", "context", "implied", "driver", "escalation"))]
     """`base`: the catalogue. `context`: co-occurrence with other members of its incident.
-    `driver`: the driver's recommendation. `escalation`: it recurred."""
+    `implied`: a suppressed consequence requires it. `driver`: the driver's recommendation.
+    `escalation`: it recurred."""
     action: Action
     when: When
     reason: str
@@ -287,7 +288,7 @@ class Why(TypedDict):
     """Its incident; null if it has none."""
     rule: ApiRule
     """The catalogue's entry, as the daemon applies it."""
-    layers: Annotated[list[Layer], Keywords(min_items=1, max_items=4)]
+    layers: Annotated[list[Layer], Keywords(min_items=1, max_items=5)]
     """Its requirement, layer by layer."""
     flags: Flags
     """The flags that it raises."""
