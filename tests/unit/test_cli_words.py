@@ -159,9 +159,9 @@ WRONG = [
     (("notify",), "WHAT"),
     (("notify", "test", "--config", "/dev/null"), "NAME"),
     (("notify", "show", "x", "--config", "/dev/null"), "no receiver 'x'"),
-    (("check", "--asks", "coffee", *NOBODY), "argument --asks"),
+    (("check", "--due", "coffee", *NOBODY), "argument --due"),
     *(
-        (("check", "--asks", "reboot", *more, *NOBODY), "--asks goes with none of --for, --strict")
+        (("check", "--due", "reboot", *more, *NOBODY), "--due goes with none of --for, --strict")
         for more in (("--strict",), ("--for", "running"), ("--as", "vitald"))
     ),
     (("demo", "--profile", "tpu"), "argument --profile"),
