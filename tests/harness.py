@@ -357,7 +357,7 @@ format = "json"
         offline = ("scan", "replay", "explain", "config", "version", "run")
         if arguments[0] not in offline or arguments[:2] == ("config", "reload"):
             command += ["--socket", str(self.socket)]
-        if arguments[0] == "inject":
+        if arguments[0] == "drill":
             command += ["--config", str(self.config)]
         return subprocess.run(
             command,

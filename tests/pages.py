@@ -89,7 +89,7 @@ def serve_page(path: Path, folder: Path, *options: str) -> Iterator[ServedPage]:
 
 def announce_drill(node: Node) -> None:
     """A drill on a node, and the line that it announces."""
-    status, answer = node.request("POST", "/v1/injections", {"line": DRILL})
+    status, answer = node.request("POST", "/v1/drills", {"line": DRILL})
     assert status in (200, 201), answer
     node.write(DRILL)
     node.wait(lambda found: found["simulated"])

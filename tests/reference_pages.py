@@ -68,7 +68,7 @@ _EXIT_CODES_OF_VERBS = """\
 | verb | exit codes of its own |
 |---|---|
 | `status`, `check`, `scan` | 0 fit, 10 degraded (`check`: only with `--strict`), 20 not fit, 30 unknown |
-| `check --asks reboot`, `check --asks replacement` | 0: it is due now; 10: it is not; 30 unknown |
+| `check --due reboot`, `check --due replacement` | 0: it is due now; 10: it is not; 30 unknown |
 | `release` | 10: another process still has the devices open |
 | `replay` | 0: the same verdict at every event; 10: something differs; 30: not all of a saved log could be read |
 | `diag run` | 0 pass (with `--no-wait`: requested), 10 `config` or `not_applicable`, 20 fail, 30 no verdict, 130 stopped following; the run goes on |

@@ -401,7 +401,7 @@ def _build_api(daemon: Daemon) -> Api:
         interpreter=daemon.sources.interpreter,
         inventory=daemon.sources.inventory,
         reader=daemon.reader,
-        inject_path=daemon.config.kernel_log.path,
+        drill_path=daemon.config.kernel_log.path,
         group=_find_group_id(daemon.config.socket.group),
         publisher_uid=_find_user_id(daemon.config.publish.user),
         diagnostics=daemon.diagnostics,

@@ -1016,7 +1016,7 @@ format = "json"
 
     def drill(self) -> None:
         line = self._xid(self.happened["drill"] % _GPUS, 79, "GPU has fallen off the bus.")
-        self.request("POST", "/v1/injections", {"line": line, "holdSeconds": 60})
+        self.request("POST", "/v1/drills", {"line": line, "holdSeconds": 60})
         self._kernel(line, priority=11)
 
     def reload(self) -> None:

@@ -78,9 +78,9 @@ class Service:
         )
         return [one for one in found if str(one["code"]).startswith("xid/")]
 
-    def injected(self, pci: str, code: int) -> Json:
+    def drill(self, pci: str, code: int) -> Json:
         """The finding of a drill."""
-        self.vitald("inject", "xid", str(code), "--device", pci, "--timeout", "10")
+        self.vitald("drill", "xid", str(code), "--device", pci, "--timeout", "10")
         (finding,) = self.findings(pci)
         return finding
 

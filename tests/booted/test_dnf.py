@@ -90,7 +90,7 @@ def test_upgraded_and_put_back(machine: Machine, service: Service) -> None:
     dnf(machine, "install", "/root/old.rpm")
     assert running(service) == OLD
     pci = fresh_pci()
-    finding = service.injected(pci, 79)
+    finding = service.drill(pci, 79)
 
     dnf(machine, "install", "/root/new.rpm")
     new = machine.run("rpm", "--query", "--queryformat=%{VERSION}", "vitald").stdout

@@ -140,7 +140,7 @@ def test_who_may_ask(machine: Machine, service: Service) -> None:
     machine.run("useradd", "--groups", "vitald", MEMBER)
     machine.run("useradd", STRANGER)
     pci = fresh_pci()
-    finding = service.injected(pci, 79)
+    finding = service.drill(pci, 79)
     path, body = f"/v1/findings/{finding['id']}/clear", '{"reason": "mine"}'
 
     assert [
@@ -163,7 +163,7 @@ def test_who_may_ask(machine: Machine, service: Service) -> None:
 
 def test_flags_follow_a_fault(service: Service) -> None:
     pci = fresh_pci()
-    service.injected(pci, 79)
+    service.drill(pci, 79)
     status = service.status
     assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == (
         "unhealthy",
@@ -683,8 +683,8 @@ def test_upgrade(machine: Machine, service: Service, package: Path, old_package:
     machine.run("systemctl", "restart", "vitald")
     service.ready()
     kept, cleared = fresh_pci(), fresh_pci()
-    finding = service.injected(kept, 64)
-    service.injected(cleared, 79)
+    finding = service.drill(kept, 64)
+    service.drill(cleared, 79)
     service.clear(cleared)
     events = service.events(cleared)
 

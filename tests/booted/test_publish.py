@@ -176,7 +176,7 @@ def test_a_user_of_its_own_without_rights(machine: Machine, service: Service) ->
 
 def test_a_fault_reaches_the_node(service: Service, machine: Machine, cluster: Cluster) -> None:
     pci = fresh_pci()
-    service.injected(pci, 79)
+    service.drill(pci, 79)
     begun = time.monotonic()
     until(lambda: cluster.health() == "False", "the condition")
     print(f"in the API server {time.monotonic() - begun:.2f} s after the finding was seen")
@@ -193,7 +193,7 @@ def test_a_program_gets_notifications(machine: Machine, service: Service, cluste
     )
     machine.run("systemctl", "restart", UNIT)
     pci = fresh_pci()
-    service.injected(pci, 79)
+    service.drill(pci, 79)
     until(lambda: pci in machine.run("cat", got, check=False).stdout, "the notification")
     user, _, body = machine.run("cat", got).stdout.partition("\n")
     assert user == "vitald-publish"

@@ -85,7 +85,7 @@ def upgrade_and_back(machine: Machine) -> None:
     service.ready()
     kept, cleared = fresh_pci(), fresh_pci()
     for pci, code in ((kept, 64), (cleared, 79)):
-        service.vitald("inject", "xid", str(code), "--device", pci, "--for", "1h")
+        service.vitald("drill", "xid", str(code), "--device", pci, "--for", "1h")
     service.clear(cleared)
     before = known(service, kept, cleared)
 
@@ -94,7 +94,7 @@ def upgrade_and_back(machine: Machine) -> None:
     assert known(service, kept, cleared) == before
     print(f"upgraded: {len(before)} facts kept, schema {schema(machine)}")
     later = fresh_pci()
-    service.vitald("inject", "xid", "79", "--device", later, "--for", "1h")
+    service.vitald("drill", "xid", "79", "--device", later, "--for", "1h")
 
     files = sums(machine)
     if install(machine, "old.deb") == 0:

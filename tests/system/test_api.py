@@ -354,7 +354,7 @@ def test_what_is_not_there(known: Node) -> None:
         ("GET", "/v1"),
         ("GET", "/v1/findings/1"),
         ("POST", "/v1/findings/999999/clear"),
-        ("GET", "/v1/injections/x"),
+        ("GET", "/v1/drills/x"),
     ):
         status, answer = known.request(method, path, {"reason": "x"} if method == "POST" else None)
         assert (status, bool(answer["error"])) == (404, True), path
@@ -362,7 +362,7 @@ def test_what_is_not_there(known: Node) -> None:
     for method, path in (
         ("DELETE", "/v1/findings"),
         ("POST", "/v1/status"),
-        ("GET", "/v1/injections"),
+        ("GET", "/v1/drills"),
         ("PUT", "/v1/findings/1/clear"),
     ):
         assert known.request(method, path)[0] == 405, path
@@ -371,14 +371,14 @@ def test_what_is_not_there(known: Node) -> None:
 @pytest.mark.core
 def test_a_drill_is_announced_and_followed(known: Node) -> None:
     line = xid(4001, pci="0000:73:00")
-    status, made = known.request("POST", "/v1/injections", {"line": line, "holdSeconds": 60})
+    status, made = known.request("POST", "/v1/drills", {"line": line, "holdSeconds": 60})
     assert (status, made["state"], made["writeTo"]) == (201, "announced", str(known.log))
     known.write(line)
     until(
-        lambda: known.get(f"/v1/injections/{made['id']}")["state"] == "seen",
+        lambda: known.get(f"/v1/drills/{made['id']}")["state"] == "seen",
         "the drill to be seen",
     )
-    drill = known.get(f"/v1/injections/{made['id']}")
+    drill = known.get(f"/v1/drills/{made['id']}")
     (finding,) = known.findings("&component=gpu/0000:73:00.0")
     assert (finding["id"], finding["simulated"]) == (drill["finding"], True)
     for body in (
@@ -389,10 +389,9 @@ def test_a_drill_is_announced_and_followed(known: Node) -> None:
         {"line": "hello"},
         {},
     ):
-        assert known.request("POST", "/v1/injections", body)[0] == 400, body
+        assert known.request("POST", "/v1/drills", body)[0] == 400, body
     raw = json.dumps({"line": line, "holdSeconds": float("nan")})
     assert "NaN" in raw
     assert (
-        known.request("POST", "/v1/injections", {"line": line, "holdSeconds": float("nan")})[0]
-        == 400
+        known.request("POST", "/v1/drills", {"line": line, "holdSeconds": float("nan")})[0] == 400
     )

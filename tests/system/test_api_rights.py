@@ -52,7 +52,7 @@ def test_in_the_group(guarded: Node) -> None:
         ("/v1/findings/1/clear", {"reason": "mine", "replaced": True}),
         ("/v1/findings/1/remedy", {"reason": "mine"}),
         ("/v1/findings/999/remedy", {}),
-        ("/v1/injections", {"line": xid(2)}),
+        ("/v1/drills", {"line": xid(2)}),
         ("/v1/release", {"reason": "mine"}),
         ("/v1/release/end", {}),
         ("/v1/reload", {}),

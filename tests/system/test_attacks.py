@@ -439,11 +439,9 @@ def test_an_announced_drill_lends_nobody_its_trust(strict: Node, kmsg: Write) ->
     pci, other = fresh_pci(), fresh_pci()
     drill = xid(5, pci=pci)
     with Person(strict) as member:
-        assert member.ask(("POST", "/v1/injections")) in ("PermissionError", [(403, {})])
+        assert member.ask(("POST", "/v1/drills")) in ("PermissionError", [(403, {})])
     with Told(strict, kmsg) as told:
-        assert (
-            strict.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 60})[0] == 201
-        )
+        assert strict.request("POST", "/v1/drills", {"line": drill, "holdSeconds": 60})[0] == 201
         kmsg(f"<3>{xid(6, pci=other)}")
         kmsg(f"<3>{drill} ")
         for _ in range(3):

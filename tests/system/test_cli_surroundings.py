@@ -57,7 +57,7 @@ CALLS = {
     "release": Call(f"release --reason x {ASKS}", UNAVAILABLE, heard=False),
     "report": Call("report --output - --no-logs --timeout 1 --socket SOCKET"),
     "diag": Call(f"diag list {ASKS}"),
-    "inject": Call(f"inject xid/94 --device 01:00 --config CONFIG {ASKS}"),
+    "drill": Call(f"drill xid/94 --device 01:00 --config CONFIG {ASKS}"),
     # Its story is told elsewhere; here there is no compiler.
     "demo": Call("demo --pause 0", UNAVAILABLE, heard=False),
     "scan": Call("scan LOG", 20),

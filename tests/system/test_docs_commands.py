@@ -283,7 +283,7 @@ def test_complete_commands_in_the_guide_are_run(machine: Machine) -> None:
     """Those of the running text that need nothing filled in that is not there: they end, with one
     of our codes and without a traceback.
     """
-    machine.shell("vitald inject xid 79")
+    machine.shell("vitald drill xid 79")
     failed = []
     for text in dict.fromkeys(command.text for command in spans("docs/operations.md")):
         whole = Command("docs/operations.md", 0, Where.NODE, text)
@@ -358,6 +358,6 @@ def test_a_synopsis_is_every_command_that_it_stands_for() -> None:
         "vitald diag run --gpu N",
         "vitald diag run --busy",
     ]
-    assert expand("vitald inject line 'TEXT [with] brackets'") == [
-        "vitald inject line 'TEXT [with] brackets'"
+    assert expand("vitald drill line 'TEXT [with] brackets'") == [
+        "vitald drill line 'TEXT [with] brackets'"
     ]

@@ -225,7 +225,7 @@ def test_everything_is_shown_on_80_columns(shared: Pair) -> None:
     def show(verb: str, columns: int) -> str:
         return on_terminal(node, *verb.split(), columns=columns, NO_COLOR="1")
 
-    assert node.cli("inject", "xid", "79", "--device", address).returncode == 0
+    assert node.cli("drill", "xid", "79", "--device", address).returncode == 0
     try:
         for verb in ("status", "components", "diag list", "expect", "findings", "why"):
             # Between the two, something may change.
@@ -302,7 +302,7 @@ def test_why_a_gpu_is_unknown(
 def test_a_drill_is_on_a_gpu_of_this_node(make_pair: Callable[..., Pair]) -> None:
     """A healthy one, and a switch for a fault of one; the node without says what it does."""
     gpus, node = make_pair()
-    done = [node.cli("inject", *words) for words in (("xid", "94"), ("xid/13",), ("sxid", "20034"))]
+    done = [node.cli("drill", *words) for words in (("xid", "94"), ("xid/13",), ("sxid", "20034"))]
     assert [(one.returncode, one.stderr) for one in done] == [(0, "")] * 3
     on = {str(finding["component"]) for finding in node.findings()}
     assert on >= {f"gpu/{gpus.addresses[0]}", f"gpu/{gpus.addresses[1]}"}

@@ -265,7 +265,7 @@ def test_why_shows_only_its_own_events(node: Node) -> None:
     drill = xid(4001)
     node.write(xid(1))
     wait_for_pid(node, 1)
-    announced = node.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 60})
+    announced = node.request("POST", "/v1/drills", {"line": drill, "holdSeconds": 60})
     assert announced[0] == 201, announced
     node.write(drill, f"<12>{xid(2, pci='0000:66:00')}", xid(3))
     wait_for_pid(node, 3)
@@ -469,7 +469,7 @@ def test_a_drill_replaces_no_board(node: Node) -> None:
     drill = xid(4001)
     node.write(xid(1))
     wait_for_pid(node, 1)
-    node.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 60})
+    node.request("POST", "/v1/drills", {"line": drill, "holdSeconds": 60})
     node.write(drill)
     until(lambda: len(node.findings()) == 2, "the drill")
     (number,) = [finding["id"] for finding in node.findings() if finding["simulated"]]

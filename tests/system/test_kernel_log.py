@@ -193,7 +193,7 @@ def test_a_line_about_a_gpu_on_a_node_that_has_none(
     assert event["fields"]["untrusted"] == reason
     assert f"UNTRUSTED ({reason}, not judged)" in node.cli("events", "--code", "xid/79").stdout
     assert (about(node.findings(), pci), len(node.findings())) == ([], before)
-    assert node.cli("inject", "xid", "79", "--config", str(node.config)).returncode == 0
+    assert node.cli("drill", "xid", "79", "--config", str(node.config)).returncode == 0
 
 
 @pytest.mark.core

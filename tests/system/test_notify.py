@@ -271,9 +271,7 @@ def test_a_drill_is_sent_to_those_who_want_it(
         with make_publisher(tmp_path, node, *entries):
             wait_until_up(node, "notify-trainee")
             line = xid(7, pci="0000:70:00")
-            status, answer = node.request(
-                "POST", "/v1/injections", {"line": line, "holdSeconds": 600}
-            )
+            status, answer = node.request("POST", "/v1/drills", {"line": line, "holdSeconds": 600})
             assert status == 201, answer
             node.write(line)
             until(lambda: trainee.taken, "the drill")

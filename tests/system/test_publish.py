@@ -351,7 +351,7 @@ def test_without_the_right_to_watch_the_node_is_read(
 def test_a_drill_is_not_published(
     publisher: Publisher, node: Node, cluster_node: ClusterNode
 ) -> None:
-    done = node.cli("inject", "xid", "79", "--device", "0000:65:00.0")
+    done = node.cli("drill", "xid", "79", "--device", "0000:65:00.0")
     assert done.returncode == 0, done.stderr
     node.wait(lambda status: status["findings"] or status["openFindings"])
     node.write(dbe(5, pci="0000:b3:00"))  # a real fault, so that something is written

@@ -65,7 +65,7 @@ def test_what_else_it_may_change(node: Node) -> None:
         ("/v1/findings/1/clear", {"reason": "mine"}),
         ("/v1/findings/1/accept", {"reason": "mine", "seconds": 60}),
         ("/v1/findings/1/remedy", {"reason": "mine"}),
-        ("/v1/injections", {"line": xid(2)}),
+        ("/v1/drills", {"line": xid(2)}),
         ("/v1/expect/confirm", {"reason": "mine"}),
         ("/v1/diagnostics/run", {"reason": "mine"}),
         ("/v1/diagnostics/cancel", {"reason": "mine"}),

@@ -362,7 +362,7 @@ def test_a_drill_never_acts(site: Callable[..., Site], make_node: Callable[..., 
     node = quiet(make_node(extra=here.settings), here)
     node.start()
     line = xid(7)
-    assert node.request("POST", "/v1/injections", {"line": line})[0] == 201
+    assert node.request("POST", "/v1/drills", {"line": line})[0] == 201
     node.write(f"<12>{line}")
     found = node.wait(lambda status: status["rebootRequired"])["findings"][0]
     assert found["simulated"] is True

@@ -59,7 +59,7 @@ def test_a_repair_that_waits_for_the_job(node: Node, gpus: SimulatedNode) -> Non
     assert reboot_due(node) == "NvmlRecoveryAction"
     # For all who do not ask for drills there is nothing to be repaired.
     assert node.get("/v1/summary")["rebootDue"] is None
-    done = node.cli("check", "--asks", "reboot")
+    done = node.cli("check", "--due", "reboot")
     assert (done.returncode, done.stdout.startswith("whether a reboot is due is unknown")) == (
         30,
         True,

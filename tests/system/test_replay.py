@@ -127,7 +127,7 @@ def test_it_agrees_after_all_that_people_do(node: Node) -> None:
         "POST", f"/v1/findings/{number['gpu/0000:68:00.0']}/clear", {"reason": "their bug"}
     )
     drill = xid(4001, pci="0000:69:00")
-    node.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 3600})
+    node.request("POST", "/v1/drills", {"line": drill, "holdSeconds": 3600})
     node.write(drill)
     wait_for_pid(node, 4001)
     for ending in (signal.SIGKILL, signal.SIGTERM):
@@ -143,7 +143,7 @@ def test_it_agrees_when_a_drill_has_ended_by_itself(node: Node) -> None:
     seen after it.
     """
     drill = xid(4001)
-    node.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 1})
+    node.request("POST", "/v1/drills", {"line": drill, "holdSeconds": 1})
     node.write(drill)
     wait_for_pid(node, 4001)
     until(lambda: not node.findings(), "the drill's end")

@@ -123,7 +123,7 @@ def answering(tmp_path: Path) -> Iterator[Callable[[int, Json], FalseDaemon]]:
         ("release", "--reason", "x"),
         ("expect", "--confirm", "--reason", "x"),
         ("diag", "run", "2", "--reason", "x"),
-        ("inject", "xid", "79"),
+        ("drill", "xid", "79"),
     ],
     ids=lambda words: words[0],
 )
@@ -134,7 +134,7 @@ def test_root_believes_no_socket_of_another_users(
     daemon.
     """
     false = answering(STRANGER, {"": {"status": "healthy", "reasons": [], "finding": FINDING}})
-    more = ("--config", str(false.config)) if words[0] == "inject" else ()
+    more = ("--config", str(false.config)) if words[0] == "drill" else ()
     done = false.cli(*words, *more)
     said = done.stdout + done.stderr
     assert (done.returncode, f"uid {STRANGER} listens" in said, "Traceback" in said) == (
@@ -189,7 +189,7 @@ def test_a_drill_is_written_where_the_configuration_says(
         (tmp_path / "real").write_text(ROOTS)
         path.symlink_to(tmp_path / "real") if target == "link" else path.write_text(ROOTS)
     false = answering(0, {"": {**DRILL, "writeTo": str(path)}})
-    done = false.cli("inject", "line", LINE, "--config", str(false.config))
+    done = false.cli("drill", "line", LINE, "--config", str(false.config))
     assert done.returncode == 69, done.stderr
     assert f"the daemon reads '{path}', and {false.config} says '{false.log}'" in done.stderr
     assert false.log.read_text() == ""
@@ -220,7 +220,7 @@ def test_the_device_of_a_drill_is_an_address(
     false = answering(
         0, {"/v1/components": {"components": [gpu]}, "": {**DRILL, "writeTo": "/dev/null"}}
     )
-    done = false.cli("inject", "xid", "79", "--config", str(false.config))
+    done = false.cli("drill", "xid", "79", "--config", str(false.config))
     assert (done.returncode, "PCI address" in done.stderr) == (30, True), done.stderr
     assert false.log.read_text() == ""
 
@@ -286,7 +286,7 @@ def test_what_is_no_kernel_log_of_roots(
     make(path)
     false = answering(0, {"": {**DRILL, "writeTo": str(path)}})
     false.config.write_text(f'[kernel_log]\nsource = "file"\npath = "{path}"\n')
-    done = false.cli("inject", "line", LINE, "--config", str(false.config))
+    done = false.cli("drill", "line", LINE, "--config", str(false.config))
     assert (done.returncode, said in done.stderr, "not written" in done.stderr) == (
         69,
         True,
@@ -307,7 +307,7 @@ def test_what_is_not_the_kernel_logs_device(
         path.symlink_to("/dev/kmsg")
     false = answering(0, {"": {**DRILL, "writeTo": str(path)}})
     false.config.write_text(f'[kernel_log]\npath = "{path}"\n')
-    done = false.cli("inject", "line", LINE, "--config", str(false.config))
+    done = false.cli("drill", "line", LINE, "--config", str(false.config))
     said = "symbolic link" if name == "log" else "not the kernel log's device"
     assert (done.returncode, said in done.stderr) == (69, True), done.stderr
     assert false.end() == []
@@ -318,7 +318,7 @@ def test_a_configuration_that_is_anybodys_is_none(
 ) -> None:
     false = answering(0, {"": {**DRILL, "writeTo": "/dev/null"}})
     false.config.chmod(0o666)
-    done = false.cli("inject", "line", LINE, "--config", str(false.config))
+    done = false.cli("drill", "line", LINE, "--config", str(false.config))
     assert (done.returncode, "mode 0666" in done.stderr) == (78, True), done.stderr
 
 
@@ -327,7 +327,7 @@ def test_a_drill_in_a_file(make_node: Callable[..., Node]) -> None:
     require(os.geteuid() == 0, "root")
     node = make_node()
     node.start()
-    done = node.cli("inject", "line", LINE)
+    done = node.cli("drill", "line", LINE)
     assert done.returncode == 0, done.stderr
     assert node.log.read_text() == f"{LINE}\n"
     (finding,) = node.findings()

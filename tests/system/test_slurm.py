@@ -856,7 +856,7 @@ def test_a_node_that_is_down_is_left_alone(slurm: Slurm, on: Callable[..., Node]
 
 def test_a_drill_replaces_no_instance(slurm: Slurm, on: Callable[..., Node]) -> None:
     node = on(HYPERPOD)
-    assert node.cli("inject", "xid", "79").returncode == 0
+    assert node.cli("drill", "xid", "79").returncode == 0
     node.wait(lambda status: status["rebootRequired"])
     slurm.by_hand("healthcheck")
     known = slurm.known()

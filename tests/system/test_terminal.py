@@ -137,10 +137,10 @@ def test_a_drill_marks_its_own_rows(make_node: Callable[..., Node]) -> None:
     node.start()
     node.write(xid(1, code=79, pci="0000:65:00"))
     node.wait(lambda status: status["openFindings"] == 1)
-    drill = f"inject xid 48 --device 0000:66:00.0 --config {node.config} --socket {node.socket}"
-    injected = show_on_terminal(*drill.split(), columns=80, **PLAIN)
-    assert injected.startswith("injected: ")
-    assert max(map(len, injected.splitlines())) <= 80
+    drill = f"drill xid 48 --device 0000:66:00.0 --config {node.config} --socket {node.socket}"
+    said = show_on_terminal(*drill.split(), columns=80, **PLAIN)
+    assert said.startswith("written: ")
+    assert max(map(len, said.splitlines())) <= 80
     node.wait(lambda status: status["openFindings"] == 2)
     for verb in ("status", "findings"):
         lines = show(node, verb)

@@ -286,7 +286,7 @@ class Served:
             interpreter=nothing,
             inventory=nothing,
             reader=self._lane,
-            inject_path=Path("/dev/null"),
+            drill_path=Path("/dev/null"),
             group=0,
             diagnostics=self.diagnostics,
             more=[routes],

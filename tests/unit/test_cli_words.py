@@ -101,16 +101,16 @@ WRONG = [
     ),
     (("expect", "--confirm", *NOBODY), "--reason TEXT"),
     (("expect", "--reason", "x", *NOBODY), "--reason is for --confirm"),
-    (("inject", "xid", "abc", *NOBODY), "argument CODE: 'abc' is not a code"),
-    (("inject", "xid", *NOBODY), "argument CODE: expected one"),
-    (("inject", "xid/79", "80", *NOBODY), "'80' is one too many"),
-    (("inject", "gpu", "79", *NOBODY), "argument kind"),
-    (("inject", "line", "two\nlines", *NOBODY), "argument CODE: expected one line"),
+    (("drill", "xid", "abc", *NOBODY), "argument CODE: 'abc' is not a code"),
+    (("drill", "xid", *NOBODY), "argument CODE: expected one"),
+    (("drill", "xid/79", "80", *NOBODY), "'80' is one too many"),
+    (("drill", "gpu", "79", *NOBODY), "argument kind"),
+    (("drill", "line", "two\nlines", *NOBODY), "argument CODE: expected one line"),
     *(
-        (("inject", "xid", "79", "--for", value, *NOBODY), "argument --for: expected a time")
+        (("drill", "xid", "79", "--for", value, *NOBODY), "argument --for: expected a time")
         for value in ("soon", "100d")
     ),
-    (("inject", "xid", "79", "--device", "a\nb", *NOBODY), "argument --device: expected"),
+    (("drill", "xid", "79", "--device", "a\nb", *NOBODY), "argument --device: expected"),
     (("explain", "xif/79"), "no kind 'xif', did you mean xid?"),
     (("explain", "nosuch/1"), "no kind 'nosuch'; there are "),
     (("explain", ""), "no kind ''"),
@@ -159,9 +159,9 @@ WRONG = [
     (("notify",), "WHAT"),
     (("notify", "test", "--config", "/dev/null"), "NAME"),
     (("notify", "show", "x", "--config", "/dev/null"), "no receiver 'x'"),
-    (("check", "--asks", "coffee", *NOBODY), "argument --asks"),
+    (("check", "--due", "coffee", *NOBODY), "argument --due"),
     *(
-        (("check", "--asks", "reboot", *more, *NOBODY), "--asks goes with none of --for, --strict")
+        (("check", "--due", "reboot", *more, *NOBODY), "--due goes with none of --for, --strict")
         for more in (("--strict",), ("--for", "running"), ("--as", "vitald"))
     ),
     (("demo", "--profile", "tpu"), "argument --profile"),
@@ -228,9 +228,9 @@ def test_options_between_the_words(capsys: pytest.CaptureFixture[str]) -> None:
         ), arguments
     # These get as far as asking.
     for arguments in (
-        ("inject", "xid", "79", "--for", "1m"),
-        ("inject", "xid", "--for", "1m", "79"),
-        ("inject", "xid/79"),
+        ("drill", "xid", "79", "--for", "1m"),
+        ("drill", "xid", "--for", "1m", "79"),
+        ("drill", "xid/79"),
         ("clear", "#1", "--reason", "x"),
         ("clear", "1", "--reason", "x", "2", "--dry-run"),
         ("accept", "--end", "--code", "xid/79", "--component", "3", "--reason", "x"),

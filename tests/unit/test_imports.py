@@ -260,7 +260,7 @@ ASKING = {
     "config": ["config", "check", "/dev/null"],
     "report": ["report", "--socket", "/nonexistent", "--output", "/dev/null"],
     "notify": ["notify", "show", "--config", "/dev/null"],
-    "inject": ["inject", "xid/79", "--socket", "/nonexistent"],
+    "drill": ["drill", "xid/79", "--socket", "/nonexistent"],
     "version": ["version"],
 }
 SERVING = {"page", "publish", "run"}

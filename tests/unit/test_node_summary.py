@@ -1,4 +1,4 @@
-"""The node's summary: the word for its status, what is due, and what `vitald check --asks` makes of
+"""The node's summary: the word for its status, what is due, and what `vitald check --due` makes of
 it.
 """
 
@@ -200,7 +200,7 @@ def test_the_identity_of_a_device_without_a_record() -> None:
     assert one["device"] == gpu(1).name
 
 
-# --- vitald check --asks
+# --- vitald check --due
 
 
 def check(
@@ -229,7 +229,7 @@ UNKNOWN: Json = {**NOT_DUE, "status": "unknown", "reasons": ["source nvml is not
 
 
 @pytest.mark.parametrize(
-    ("asks", "answer", "code", "line"),
+    ("repair", "answer", "code", "line"),
     [
         ("reboot", DUE, 0, "reboot due for Xid79: unhealthy: gpu/0000:3b:00.0 (GPU 1, serial"),
         ("replacement", DUE, 10, "no replacement due: unhealthy: gpu/"),
@@ -255,14 +255,14 @@ UNKNOWN: Json = {**NOT_DUE, "status": "unknown", "reasons": ["source nvml is not
     ],
 )
 def test_whether_a_repair_is_due(
-    asks: str,
+    repair: str,
     answer: Json | Exception,
     code: int,
     line: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    told = check(monkeypatch, capsys, answer, "--asks", asks)
+    told = check(monkeypatch, capsys, answer, "--due", repair)
     assert (told[0], told[1].startswith(line)) == (code, True), told
 
 
@@ -283,7 +283,7 @@ def test_whether_a_repair_is_due_as_json(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ended, line = check(monkeypatch, capsys, answer, "--asks", "reboot", "--json")
+    ended, line = check(monkeypatch, capsys, answer, "--due", "reboot", "--json")
     told = json.loads(line)
-    assert (ended, told["asks"], told["due"], told["reason"]) == (code, "reboot", due, reason)
+    assert (ended, told["repair"], told["due"], told["reason"]) == (code, "reboot", due, reason)
     assert (told["status"] == "unknown") is (code == 30) and isinstance(told["reasons"], list)

@@ -51,8 +51,8 @@ def run_with(tmp_path: Path) -> Callable[..., tuple[int, str]]:
 def test_the_plugin_has_the_codes_of_npd(run_with: Callable[..., tuple[int, str]]) -> None:
     for question, asked, codes in (
         ("unhealthy", "vitald check\n", {0: 0, 10: 0, 20: 1, 30: 2}),
-        ("reboot", "vitald check --asks reboot\n", {0: 1, 10: 0, 30: 2}),
-        ("replacement", "vitald check --asks replacement\n", {0: 1, 10: 0, 30: 2}),
+        ("reboot", "vitald check --due reboot\n", {0: 1, 10: 0, 30: 2}),
+        ("replacement", "vitald check --due replacement\n", {0: 1, 10: 0, 30: 2}),
     ):
         assert {code: run_with(PLUGIN, code, question) for code in codes} == {
             code: (expected, asked) for code, expected in codes.items()
@@ -88,7 +88,7 @@ def test_kured_reboots_only_where_a_reboot_is_due(run_with: Callable[..., tuple[
     expected = {0: 0, 10: 1, 30: 2, 1: 2, 2: 2, 20: 2, 127: 2}
     found = {code: run_with(SENTINEL, code) for code in expected}
     assert {code: exit_code for code, (exit_code, _) in found.items()} == expected
-    assert all(output.startswith("vitald check --asks reboot\n") for _, output in found.values())
+    assert all(output.startswith("vitald check --due reboot\n") for _, output in found.values())
 
 
 def test_kured_without_vitald_reboots_nothing(run_with: Callable[..., tuple[int, str]]) -> None:

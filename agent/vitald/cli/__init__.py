@@ -71,9 +71,9 @@ VERBS = {
     "diag": Verb(
         "diag.command", "run, list and read hardware diagnostics: vitald diag run 2", _DIAGNOSE
     ),
-    "inject": Verb(
-        "inject",
-        "a drill: write a fault line, marked as simulated, to the real kernel log",
+    "drill": Verb(
+        "drill",
+        "write a fault line, marked as simulated, to the real kernel log",
         _OFFLINE,
     ),
     "demo": Verb("demo", "a simulated node with 8 GPUs, on which faults happen", _OFFLINE),

@@ -11,7 +11,7 @@ translates to the codes of others: node-problem-detector's custom plugin protoco
 `--for` is the phase of a job. A remedy that may wait for the running job leaves the node fit while
 that job runs; it is due at its epilog and at the prolog of the next job.
 
-`--asks` is the question of a program that repairs nodes: is a reboot, or a replacement, due now?
+`--due` is the question of a program that repairs nodes: is a reboot, or a replacement, due now?
 
     0 yes   10 no   30 unknown
 
@@ -39,7 +39,7 @@ PROTOCOLS = {
     "nagios": {"healthy": 0, "degraded": 1, "unhealthy": 2, "unknown": 3},
     "slurm": {"healthy": 0, "degraded": 1, "unhealthy": 1, "unknown": 1},
 }
-DUE, NOT_DUE, DUE_UNKNOWN = 0, 10, 30  # of --asks
+DUE, NOT_DUE, DUE_UNKNOWN = 0, 10, 30  # of --due
 _DUE_KEYS: Mapping[str, Literal["rebootDue", "replacementDue"]] = {
     "reboot": "rebootDue",
     "replacement": "replacementDue",
@@ -77,7 +77,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="whose exit codes to use (default: vitald)",
     )
     parser.add_argument(
-        "--asks",
+        "--due",
         choices=[*_DUE_KEYS],
         default=None,
         help="is this repair due now? exit 0 yes, 10 no, 30 unknown",
@@ -86,7 +86,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.asks is not None:
+    if arguments.due is not None:
         return _check_repair(arguments)
     try:
         verdict = client.read_status(arguments, work=arguments.work)
@@ -116,12 +116,12 @@ def _choose_exit_code(arguments: argparse.Namespace, status: str) -> int:
 def _check_repair(arguments: argparse.Namespace) -> int:
     """Whether a repair is due now. The phase of a job and other protocols' codes do not apply."""
     if arguments.work is not None or arguments.strict or arguments.protocol is not None:
-        raise UsageError("--asks goes with none of --for, --strict, --as")
-    asks = arguments.asks
+        raise UsageError("--due goes with none of --for, --strict, --as")
+    repair = arguments.due
     answer: dict[str, object]
     try:
         summary = client.read_summary(arguments)
-        word, status = summary[_DUE_KEYS[asks]], str(summary["status"])
+        word, status = summary[_DUE_KEYS[repair]], str(summary["status"])
         why = f"{status}: {_summarize(summary['reasons'])}"
         answer = {"status": status, "reasons": summary["reasons"]}
         ignored = summary["ignoredDrills"]
@@ -131,14 +131,14 @@ def _check_repair(arguments: argparse.Namespace) -> int:
     except (client.NoAnswer, client.DaemonRefused) as error:
         word, status, why = None, "unknown", f"unknown: {error}"
         answer = {"status": status, "reasons": [str(error)]}
-    code, due = DUE_UNKNOWN, None
-    line = f"whether a {asks} is due is {why}"
+    code, is_due = DUE_UNKNOWN, None
+    line = f"whether a {repair} is due is {why}"
     if word is not None:
-        code, due, line = DUE, True, f"{asks} due for {word}: {why}"
+        code, is_due, line = DUE, True, f"{repair} due for {word}: {why}"
     elif status != "unknown":
-        code, due, line = NOT_DUE, False, f"no {asks} due: {why}"
+        code, is_due, line = NOT_DUE, False, f"no {repair} due: {why}"
     if arguments.json:
-        render.emit_json({"asks": asks, "due": due, "reason": word, **answer})
+        render.emit_json({"repair": repair, "due": is_due, "reason": word, **answer})
     else:
         render.print_line(render.escape_text(line))
     return code

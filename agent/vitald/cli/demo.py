@@ -194,7 +194,7 @@ class _Demo:
             " reset:",
         )
         self.node.set_values(gpu, {"remap": "0 1 1 0"})
-        self._run_verb("inject", "xid", "63", "--device", address)
+        self._run_verb("drill", "xid", "63", "--device", address)
         self._wait_until(_has_codes("nvml/row_remap_pending"))
         self._run_verb("status")
         print("\n    Jobs may go on and begin; the reset waits for the next maintenance:")
@@ -209,7 +209,7 @@ class _Demo:
             " reported once:",
         )
         self.node.lose(gpu)
-        self._run_verb("inject", "xid", "79", "--device", address)
+        self._run_verb("drill", "xid", "79", "--device", address)
         self._wait_until(_has_codes("nvml/gpu_lost", "xid/79"))
         self._run_verb("status")
         self._run_verb("gpus")
@@ -229,7 +229,7 @@ class _Demo:
     def _run_verb(self, *words: str) -> None:
         print(f"\n{render.colour_text('$ vitald ' + ' '.join(words), 'dim')}", flush=True)
         options = ["--socket", str(self.place), "--timeout", "5"]
-        if words[0] == "inject":
+        if words[0] == "drill":
             options += ["--config", str(self.place.parent.parent / "config.toml")]
         run_command([*words, *options])
 

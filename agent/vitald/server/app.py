@@ -69,7 +69,7 @@ class Api:
         interpreter: Interpreter,
         inventory: PciInventory,
         reader: WorkerThread,
-        inject_path: Path,
+        drill_path: Path,
         group: int,
         publisher_uid: int | None = None,
         diagnostics: DiagnosticsView,
@@ -101,7 +101,7 @@ class Api:
             TransitionRoutes(self._context),
             PublisherRoutes(node_state),
             SchedulerRoutes(node_state),
-            DrillRoutes(node_state, interpreter, inject_path),
+            DrillRoutes(node_state, interpreter, drill_path),
             *more,
         )
 

@@ -53,7 +53,7 @@ TAGS = {
     "catalogue": "What codes mean.",
     "diagnostics": "Programs that test the hardware.",
     "jobs": "The jobs on this node, as its scheduler reports them.",
-    "drills": "Injected faults, marked as such.",
+    "drills": "Announced fault lines, marked as simulated.",
 }
 _PRIVILEGED = "For root and the daemon's own user."
 _RECORDED = f"{_PRIVILEGED} Answered once it is stored, with user, time and reason."
@@ -309,16 +309,16 @@ RULE: Get[schema.ApiRule] = Get(
 
 # --- drills
 ANNOUNCE: Post[schema.AnnounceRequest, schema.AnnouncedDrill] = Post(
-    "/v1/injections",
+    "/v1/drills",
     "drills",
     "Announce a drill",
     f"{_PRIVILEGED} The next record with exactly this text, to be written within the window, is "
     "taken once, although a process wrote it, and everything that it causes is marked as "
-    "simulated. `vitald inject` does both steps.",
+    "simulated. `vitald drill` does both steps.",
     status=201,
 )
 DRILL: Get[schema.Drill] = Get(
-    "/v1/injections/{id}",
+    "/v1/drills/{id}",
     "drills",
     "How a drill goes",
     parameters=(

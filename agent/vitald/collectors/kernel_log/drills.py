@@ -1,7 +1,7 @@
 """
 Drills: which records from user space are announced faults, and for how long.
 
-`vitald inject` announces the exact text to the daemon before writing it. One announcement
+`vitald drill` announces the exact text to the daemon before writing it. One announcement
 counts for one record, within `WINDOW_S`.
 """
 
@@ -20,7 +20,7 @@ _DRILL_LINE = re.compile(
 
 
 def is_drill_line(text: str) -> bool:
-    """Whether `vitald inject` wrote the line."""
+    """Whether `vitald drill` wrote the line."""
     return _DRILL_LINE.match(text) is not None
 
 

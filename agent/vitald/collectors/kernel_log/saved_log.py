@@ -51,7 +51,7 @@ _DRILL_S = 86400.0
 
 
 class MarkedDrills(DrillRegistry):
-    """The drills of a saved log. They are no longer announced, but `vitald inject` signs what it
+    """The drills of a saved log. They are no longer announced, but `vitald drill` signs what it
     writes.
     """
 

@@ -33,12 +33,12 @@ _HOLD_S = 600.0
 
 
 class DrillRoutes:
-    """Handlers of drills. `inject_path`: the file that the line is to be written to."""
+    """Handlers of drills. `drill_path`: the file that the line is to be written to."""
 
-    def __init__(self, node_state: NodeState, interpreter: Interpreter, inject_path: Path) -> None:
+    def __init__(self, node_state: NodeState, interpreter: Interpreter, drill_path: Path) -> None:
         self._node_state = node_state
         self._interpreter = interpreter
-        self._inject_path = inject_path
+        self._drill_path = drill_path
 
     def list_routes(self) -> list[web.RouteDef]:
         return [
@@ -63,7 +63,7 @@ class DrillRoutes:
         log.warning("drill_announced", id=made.id, line=line, uid=peer.uid, pid=peer.pid)
         return {
             **self._describe_drill(made),
-            "writeTo": str(self._inject_path),
+            "writeTo": str(self._drill_path),
             "windowSeconds": WINDOW_S,
         }
 

@@ -1,5 +1,5 @@
 """
-`vitald inject xid 79`: a drill on a live node.
+`vitald drill xid 79`: a drill on a live node.
 
 Announces the exact line over the socket (root only), writes it to the real kernel log, and waits
 until the daemon has read it. The event and its finding are marked `simulated` everywhere, and end
@@ -150,7 +150,7 @@ def _report_failure(text: str) -> int:
 
 
 def _show_drill(drill: schema.Drill, line: str) -> None:
-    render.print_line(f"injected: {line}")
+    render.print_line(f"written: {line}")
     finding = drill["finding"]
     if finding is None:
         render.print_line(
@@ -183,7 +183,7 @@ def _read_message(kind: _DrillKind, code: str | None) -> str:
         raise UsageError(f"argument CODE: {name} has one already, so {code!r} is one too many")
     given = code if code is not None else kind.code
     if given is None:
-        raise UsageError("argument CODE: expected one, as in vitald inject xid 79")
+        raise UsageError("argument CODE: expected one, as in vitald drill xid 79")
     if kind == "line":
         if not is_line(given, 1, _MAX_LINE, ascii_only=True):
             wanted = f"one line of at most {_MAX_LINE} printable characters of ASCII"
@@ -191,7 +191,7 @@ def _read_message(kind: _DrillKind, code: str | None) -> str:
         return given
     if not re.fullmatch(r"[0-9]{1,5}", given):
         raise UsageError(
-            f"argument CODE: {given[:80]!r} is not a code: write e.g. vitald inject xid 79"
+            f"argument CODE: {given[:80]!r} is not a code: write e.g. vitald drill xid 79"
         )
     return given
 

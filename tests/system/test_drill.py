@@ -56,8 +56,8 @@ def careful(production: Node, kmsg: Write) -> Node:
 
 
 def drill(node: Node, pci: str, *more: str) -> int:
-    """Inject an Xid 79; the number of its finding."""
-    done = node.cli("inject", "xid", "79", "--device", pci, *more)
+    """Starts a drill with Xid 79. Returns the number of its finding."""
+    done = node.cli("drill", "xid", "79", "--device", pci, *more)
     assert done.returncode == 0, done.stderr
     assert "simulated" in done.stdout
     return next(
@@ -167,7 +167,7 @@ def test_the_kernel_dropped_it(careful: Node) -> None:
         PYTHON,
         "-c",
         _EXHAUSTED,
-        "inject",
+        "drill",
         "xid",
         "79",
         "--device",
@@ -188,7 +188,7 @@ def test_the_kernel_dropped_it(careful: Node) -> None:
 def test_root_only(careful: Node) -> None:
     """Refused by the command, and by the daemon whatever the command says."""
     careful.socket.chmod(0o666)
-    done = cli_as_nobody(careful, "inject", "xid", "79")
+    done = cli_as_nobody(careful, "drill", "xid", "79")
     assert done.returncode == 69
     assert "only root" in done.stderr
     assert not careful.status()["simulated"]
@@ -200,9 +200,9 @@ def test_root_only(careful: Node) -> None:
         (["line", "all is well"], 69, "no rule recognises it"),
     ],
 )
-def test_what_cannot_be_injected(
+def test_what_cannot_be_a_drill(
     shared_node: Node, arguments: list[str], code: int, said: str
 ) -> None:
-    done = shared_node.cli("inject", *arguments)
+    done = shared_node.cli("drill", *arguments)
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
     assert shared_node.events() == []
