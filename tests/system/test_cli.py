@@ -389,7 +389,7 @@ def test_why(node: Node) -> None:
         "cause ",
         "xid/45 on gpu/0000:65:00.0, seen 3 times",
         "rule     xid/79: GPU has fallen off the bus",
-        "-> table      reboot_node",
+        "-> base       reboot_node",
         "flags    reboot required",
         "xid/79 seen",
         "cleared by a reboot",

@@ -82,7 +82,7 @@ def test_a_card_too_few(machine: Machine) -> None:
     (row,) = [line for line in shown.stdout.splitlines() if line.startswith("Neuron devices")]
     assert " ".join(row.split()) == "Neuron devices 15 16 1 FEWER instance type trn2.48xlarge"
     assert "vitald expect --confirm --reason TEXT" in shown.stdout
-    assert "not here, and not expected: GPUs, EFA adapters" in shown.stdout
+    assert "not found, and not expected: GPUs, EFA adapters" in shown.stdout
 
 
 @pytest.mark.core
