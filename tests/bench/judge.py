@@ -20,7 +20,7 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -54,8 +54,8 @@ from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.judge.engine import Judge
-from vitald.ledger import FILE, Ledger, schema, sums
-from vitald.model import Event
+from vitald.ledger import FILE, Ledger, schema
+from vitald.model import Event, Mark, MarkKind
 
 EVENTS = 1_000_000
 OPEN = (0, 10, 100, 1000)
@@ -197,48 +197,32 @@ def _fill(path: Path, rules: Catalog, count: int) -> None:
     templates = [
         line(code, f"0000:{bus:02x}:00", message) for code, message in said for bus in range(1, 65)
     ]
-    fixed = [
-        (
-            event.source,
-            event.kind,
-            event.code,
-            event.component.name,
-            event.trust.value,
-            json.dumps(event.fields),
-            event.raw,
-        )
-        for event in templates
-    ]
     chance = random.Random(4)
     begun, step = time.time() - _DAYS * 86400, _DAYS * 86400 / max(1, count)
 
-    def rows(first: int, end: int) -> Iterator[tuple[object, ...]]:
-        for number in range(first, end):
-            boot = f"{number // 100_000:08x}-0000-4000-8000-000000000000"
-            yield f"kmsg:{boot}:{number}", begun + number * step, boot, *chance.choice(fixed)
+    def make(number: int) -> Event:
+        boot = f"{number // 100_000:08x}-0000-4000-8000-000000000000"
+        identity, at = f"kmsg:{boot}:{number}", begun + number * step
+        return replace(chance.choice(templates), identity=identity, time=at, boot_id=boot)
 
-    insert = (
-        "INSERT INTO events (identity, time, boot_id, source, kind, code, component, trust, fields,"
-        " raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-    )
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA synchronous = OFF")
         for first in range(0, count, _BATCH):
             db.execute("BEGIN")
-            db.executemany(insert, rows(first, min(first + _BATCH, count)))
+            schema.EVENTS.put(db, map(make, range(first, min(first + _BATCH, count))))
             db.execute("COMMIT")
-        marks = [
-            (f"gpu/0000:{bus:02x}:00.0", begun + (bus + 64 * day) * 3600, "fault", "xid/94", "")
-            for bus in range(1, 65)
-            for day in range(24)
-        ]
         if count:
-            db.executemany(
-                "INSERT INTO marks (device, time, kind, fault, detail) VALUES (?, ?, ?, ?, ?)",
-                marks,
+            marks = (
+                Mark(
+                    device=f"gpu/0000:{bus:02x}:00.0",
+                    time=begun + (bus + 64 * day) * 3600,
+                    kind=MarkKind.FAULT,
+                    fault="xid/94",
+                )
+                for bus in range(1, 65)
+                for day in range(24)
             )
-            sums.register_functions(db)
-            db.execute(schema.SUM_MARKS)
+            schema.MARKS.put(db, marks)
 
 
 # A storm

@@ -312,7 +312,7 @@ def former(machine: Machine, boot: str, records: list[str]) -> None:
             "UPDATE positions SET cursor = ? WHERE source = 'kernel_log'",
             (f"500 1000000 {read} {began + 1:.3f}",),
         )
-        sums.register_functions(db)
+        sums.register_function(db)
         db.execute("UPDATE positions SET sum = checksum(source, boot_id, cursor)")
     entries = [
         journals.entry((number + 1) * journals.SECOND, text, boot=boot, started=began, PRIORITY=4)

@@ -180,7 +180,7 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
             render.emit_json({"active": requested})
         else:
             name = views.format_name(requested)
-            print(f"asked for {name}: vitald diag show {requested['id']} when it has ended")
+            print(f"requested {name}: vitald diag show {requested['id']} when it has ended")
         return 0
     try:
         result = _follow_run(arguments, requested)
