@@ -365,4 +365,4 @@ def _describe_request(request: Request | None) -> dict[str, object]:
     if request is None:
         return {}
     findings = [finding.label for finding in request.findings[:_MAX_LOGGED_FINDINGS]]
-    return {"findings": findings, "asked_by": request.requester}
+    return {"findings": findings, "requester": request.requester}
