@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import tomli  # also where Python has tomllib: compiled, it reads the catalogue three times as fast
@@ -37,6 +37,13 @@ def read_toml(path: Path) -> tuple[str, Table]:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     return text, parse_toml(text, str(path))
+
+
+def refuse_unknown_keys(table: Iterable[str], known: Collection[str]) -> None:
+    """Raises ValueError that names the first key that is not known, and the one that is meant."""
+    for key in table:
+        if key not in known:
+            raise ValueError(f"{key}: unknown key{suggest_word(key, known)}")
 
 
 def suggest_word(word: str, known: Iterable[str]) -> str:

@@ -315,6 +315,8 @@ def test_a_bad_escalation_policy_is_told(folder: Path) -> None:
         f'steps = [{{ within = "7d", {reboot} }}]': "one of of,",
         f"steps = [{{ {within}, processes = 1, {reboot} }}]": "one of of,",
         f'steps = [{{ {within}, remedies = "x", {reboot} }}]': "",
+        f'steps = [{{ {within}, {reboot}, whem = "after_job" }}]': "whem: unknown key, did you mean",
+        f"steps = [{{ {within}, {reboot} }}]\nstep = []": "step: unknown key, did you mean steps?",
         "steps = [5]": "",
         "": "",
     }
@@ -334,6 +336,39 @@ def test_an_escalation_policy_without_end_is_told(folder: Path) -> None:
         ' action = "reboot_node" }]\n'
     )
     mistakes(folder, entry())
+
+
+_RULE = (
+    '[correlation.ours]\ntitle = "t"\nreach = "device"\nwithin = "1s"\nearly = "1s"\nsource = "s"\n'
+    'causes = ["xid/1"]\n'
+)
+_COOCCURRENCE = '[[correlation.ours.cooccurrences]]\ncode = "xid/1"\nbeside = []\nreason = "r"\n'
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "place", "key"),
+    [
+        ("correlation", f"{_RULE}suppresed = []\n", " [correlation.ours]:", "suppresed"),
+        ("correlation", f"{_RULE}{_COOCCURRENCE}whem = 1\n", " [correlation.ours]:", "whem"),
+        (
+            "correlation",
+            f'{_RULE}[alias."a:b"]\ncode = "xid/1"\nwhen = {{}}\n',
+            " [alias]:",
+            "when",
+        ),
+        ("correlation", f"{_RULE}[correlations.ours]\n", "", "correlations"),
+        ("escalation", f"{ESCALATION}[escalations.ours]\nsteps = []\n", "", "escalations"),
+        ("lemon", "[lemon]\nsuspects = 1\n", " [lemon]:", "suspects"),
+        ("instances", "[instances.ours]\ngpus = 1\n[instance.mine]\n", "", "instances"),
+    ],
+)
+def test_an_unknown_key_is_never_passed_over(
+    folder: Path, file: str, text: str, place: str, key: str
+) -> None:
+    """It would leave a consequence with a finding of its own, or a reset for after the job due now."""
+    (folder / f"{file}.toml").write_text(text)
+    (error,) = mistakes(folder, entry())
+    assert error.startswith(f"{file}.toml:{place} {key}: unknown key")
 
 
 # --- profiles and overrides

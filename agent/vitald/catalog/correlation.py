@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from vitald import tomlfile
 from vitald.model import Action, Fields, When
 
 
@@ -212,6 +213,7 @@ def read_aliases(tables: Mapping[str, Mapping[str, object]]) -> list[Alias]:
     """From `[alias."NAME"]` tables. Raises ValueError, KeyError."""
     made = []
     for name, table in tables.items():
+        tomlfile.refuse_unknown_keys(table, ("code", "where"))
         where = table["where"]
         if not isinstance(where, dict) or not where:
             raise ValueError(f"{name}: where: expected {{ field = value }}")

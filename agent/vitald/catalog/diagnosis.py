@@ -51,9 +51,7 @@ def read_diagnosis(table: object) -> Diagnosis:
     """Check the value of the key. Raises ValueError that says what is wrong with it."""
     if not isinstance(table, dict):
         raise ValueError(f'expected a table such as {{ remedy = "retry" }}, found {table!r}')
-    for key in table:
-        if key not in _KEYS:
-            raise ValueError(f"{key}: unknown key{tomlfile.suggest_word(str(key), _KEYS)}")
+    tomlfile.refuse_unknown_keys(table, _KEYS)
     if "remedy" not in table:
         raise ValueError("remedy: missing")
     severity = table.get("severity", {})

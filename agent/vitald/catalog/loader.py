@@ -56,6 +56,11 @@ def load_catalog(
         for name in FILES
         if (path := source / f"{name}.toml").exists()
     }
+    for name, table in tables.items():
+        try:
+            tomlfile.refuse_unknown_keys(table, FILES[name])
+        except ValueError as error:
+            errors.append(f"{name}.toml: {error}")
     escalation_policies = read_escalation_policies(
         tables.get("escalation", {"escalation": {}}), errors
     )

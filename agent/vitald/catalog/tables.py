@@ -24,8 +24,21 @@ from vitald.catalog.escalation import EscalationPolicy, EscalationStep
 from vitald.catalog.lemon import LemonScoring
 from vitald.model import Action, MarkKind, When
 
+# The files, and the sections of each
+FILES = {
+    "escalation": ("escalation",),
+    "correlation": ("alias", "correlation"),
+    "lemon": ("lemon",),
+    "instances": ("instance",),
+}
 _STEPS = ("of", "processes", "waited", "times")  # conditions of a step
-FILES = ("escalation", "correlation", "lemon", "instances")
+_STEP_KEYS = (*_STEPS, "within", "action", "when", "remedies", "same")
+_CORRELATION_KEYS = (
+    *("title", "reach", "within", "early", "source", "causes", "consequences", "suppressed"),
+    *("apart", "cooccurrences"),
+)
+_COOCCURRENCE_KEYS = ("code", "beside", "action", "when", "reason")
+_LEMON_KEYS = ("window", "half_life", "suspect", "job_before", "job_after", "weights")
 
 
 def read_escalation_policies(
@@ -36,7 +49,9 @@ def read_escalation_policies(
     for name, table in _list_tables(tables, "escalation", errors):
         steps: list[EscalationStep] = []
         try:
+            tomlfile.refuse_unknown_keys(table, ("steps",))
             for step in table["steps"]:
+                tomlfile.refuse_unknown_keys(step, _STEP_KEYS)
                 if sum(key in step for key in _STEPS) != 1:
                     raise ValueError(f"a step needs one of {', '.join(_STEPS)}")
                 if min(step.get("remedies", 1), step.get("processes", 1), step.get("times", 1)) < 1:
@@ -116,6 +131,9 @@ def read_correlation(
 
 
 def _read_correlation_rule(name: str, table: dict[str, Any]) -> CorrelationRule:
+    tomlfile.refuse_unknown_keys(table, _CORRELATION_KEYS)
+    for entry in table.get("cooccurrences", ()):
+        tomlfile.refuse_unknown_keys(entry, _COOCCURRENCE_KEYS)
     return CorrelationRule(
         name=name,
         title=table["title"],
@@ -153,6 +171,7 @@ def read_lemon(tables: tomlfile.Table | None, errors: list[str]) -> LemonScoring
         return LemonScoring()
     try:
         table: dict[str, Any] = dict(_list_tables({"lemon": tables}, "lemon", errors))["lemon"]
+        tomlfile.refuse_unknown_keys(table, _LEMON_KEYS)
         return LemonScoring(
             window_s=tomlfile.parse_duration(table["window"]),
             half_life_s=tomlfile.parse_duration(table["half_life"]),

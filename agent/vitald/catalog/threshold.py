@@ -135,9 +135,7 @@ def read_threshold(table: Mapping[str, Any]) -> Threshold:
 
 def _find_test(table: Mapping[str, Any]) -> str:
     """The key of the comparison, in a table that has only known keys and one reading."""
-    for key in table:
-        if key not in _KEYS:
-            raise ValueError(f"{key}: unknown key{tomlfile.suggest_word(key, _KEYS)}")
+    tomlfile.refuse_unknown_keys(table, _KEYS)
     tests = [key for key in table if key in _TESTS]
     if len(tests) != 1:
         raise ValueError(f"needs exactly one of {', '.join(_TESTS)}")
