@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -189,6 +190,23 @@ def test_an_incident_without_members_is_refused(db: sqlite3.Connection) -> None:
     table.put(db, [VALUES[table]])
     with pytest.raises(RowDamaged, match="an incident without members"):
         table.read(with_right_sum(table, stored(db, table), "members", "[]"))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [schema.EVENTS, schema.TRANSITIONS, schema.MARKS, schema.AUDIT, schema.RESOLVED],
+    ids=lambda table: table.name,
+)
+def test_a_value_that_cannot_be_stored_is_not_left_out(
+    db: sqlite3.Connection, table: Table[Any]
+) -> None:
+    """SQLite stores a NaN as NULL."""
+    value = VALUES[table]
+    wrong = (
+        value._replace(time=math.nan) if table is schema.RESOLVED else replace(value, time=math.nan)
+    )
+    with pytest.raises(sqlite3.IntegrityError, match=f"{table.name}.time"):
+        table.put(db, [wrong])
 
 
 def test_a_row_is_deleted_by_its_values(db: sqlite3.Connection) -> None:

@@ -215,7 +215,6 @@ EVENTS = Table(
     },
     serial="INTEGER PRIMARY KEY AUTOINCREMENT",
     constraints=("UNIQUE (identity)",),
-    on_conflict="IGNORE",
 )
 FINDINGS = Table(
     "findings",
@@ -251,7 +250,7 @@ FINDINGS = Table(
         "cleared_by": optional(TEXT),
     },
     constraints=("PRIMARY KEY (id)",),
-    on_conflict="REPLACE",
+    replaces=True,
 )
 TRANSITIONS = Table(
     "transitions",
@@ -266,7 +265,6 @@ TRANSITIONS = Table(
     },
     serial="INTEGER PRIMARY KEY",
     constraints=("UNIQUE (finding, time, cause)",),
-    on_conflict="IGNORE",
 )
 INCIDENTS = Table(
     "incidents",
@@ -283,7 +281,7 @@ INCIDENTS = Table(
         "closed_at": optional(TIME),
     },
     constraints=("PRIMARY KEY (id)",),
-    on_conflict="REPLACE",
+    replaces=True,
 )
 MARKS = Table(
     "marks",
@@ -291,14 +289,13 @@ MARKS = Table(
     {"device": NAME, "time": TIME, "kind": member_of(MarkKind), "fault": TEXT, "detail": TEXT},
     serial="INTEGER PRIMARY KEY",
     constraints=("UNIQUE (device, time, kind, fault, detail)",),
-    on_conflict="IGNORE",
 )
 DEVICES = Table(
     "devices",
     Device,
     {"component": COMPONENT, "uuid": TEXT, "serial": TEXT, "reset_at": TIME, "placed_at": TIME},
     constraints=("PRIMARY KEY (component)",),
-    on_conflict="REPLACE",
+    replaces=True,
 )
 RESOLVED = Table(
     "resolved",
@@ -306,7 +303,7 @@ RESOLVED = Table(
     {"component": COMPONENT, "code": NAME, "time": TIME},
     serial="INTEGER PRIMARY KEY",
     constraints=("UNIQUE (component, code)",),
-    on_conflict="REPLACE",
+    replaces=True,
 )
 RUNS = Table(
     "runs",
@@ -328,7 +325,7 @@ RUNS = Table(
         "raw": ZIPPED,  # deleted after a time, and with a checksum of its own
     },
     constraints=("PRIMARY KEY (id)",),
-    on_conflict="REPLACE",
+    replaces=True,
     unsummed=1,
 )
 POSITIONS = Table(
@@ -336,7 +333,7 @@ POSITIONS = Table(
     Position,
     {"source": NAME, "boot_id": TEXT, "cursor": TEXT},
     constraints=("PRIMARY KEY (source)",),
-    on_conflict="REPLACE",
+    replaces=True,
 )
 AUDIT = Table(
     "audit",
@@ -344,14 +341,13 @@ AUDIT = Table(
     {"time": TIME, "uid": WHOLE, "pid": WHOLE, "verb": TEXT, "target": TEXT, "reason": TEXT},
     serial="INTEGER PRIMARY KEY",
     constraints=("UNIQUE (time, uid, pid, verb, target)",),
-    on_conflict="IGNORE",
 )
 SEAL = Table(
     "seal",
     Seal,
     {"id": ID, "commits": COUNT, "opened": COUNT},
     constraints=("PRIMARY KEY (id)",),
-    on_conflict="REPLACE",
+    replaces=True,
 )
 # What a start reads
 STATE = (FINDINGS, INCIDENTS, MARKS, DEVICES, RESOLVED, POSITIONS, SEAL)

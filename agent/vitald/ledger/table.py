@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from vitald.ledger.sums import compute_checksum
 from vitald.model import Component
@@ -212,14 +212,14 @@ class Table(Generic[T]):
         make: Callable[..., T],
         columns: Mapping[str, Codec],
         *,
-        on_conflict: Literal["REPLACE", "IGNORE"],
+        replaces: bool = False,
         constraints: tuple[str, ...] = (),
         serial: str = "",
         unsummed: int = 0,
     ) -> None:
-        """`on_conflict`: what happens to the former row, or the new one, if both have the same key.
-        `serial`: definition of the column `id`, if the values have none. `unsummed`: number of the
-        last columns, which the checksum does not cover.
+        """`replaces`: of two rows with one key the new one is kept, else the old one. `serial`:
+        definition of the column `id`, if the values have none. `unsummed`: number of the last
+        columns, which the checksum does not cover.
         """
         self.name = name
         self.columns = ", ".join((*columns, "sum"))
@@ -240,7 +240,9 @@ class Table(Generic[T]):
         )
         values = ", ".join("?" * (len(columns) + 1))
         self.definition = f"CREATE TABLE {name} ({', '.join(definitions)})"
-        self._insert = f"INSERT OR {on_conflict} INTO {name} ({self.columns}) VALUES ({values})"
+        # OR IGNORE would also leave out a row that has NULL, as SQLite stores a NaN.
+        insert, kept = ("REPLACE", "") if replaces else ("INSERT", " ON CONFLICT DO NOTHING")
+        self._insert = f"{insert} INTO {name} ({self.columns}) VALUES ({values}){kept}"
         self._delete = f"DELETE FROM {name} WHERE " + " AND ".join(f"{key} = ?" for key in columns)
         # The SQL function of `sums`
         self._sum = f"UPDATE {name} SET sum = checksum({', '.join(self._summed)})"
