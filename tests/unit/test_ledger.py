@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -258,6 +259,28 @@ def test_a_damaged_ledger_is_told_apart_and_set_aside(tmp_path: Path, garbage: b
     assert aside.read_bytes() == garbage
     ledger.open()
     assert ledger.read_state().memory.findings == ()
+
+
+def test_an_index_that_lacks_a_row_is_damage(ledger: Ledger) -> None:
+    """SQLite would not find the open incident by it, and the seal is of findings only."""
+    judge, transitions = findings_of(event("xid/79"))
+    changes = judge.take_changes()
+    ledger.commit([LedgerEntry(transitions=tuple(transitions), changes=changes)])
+    assert ledger.read_state().memory.incidents
+    ledger.close()
+    for former, now in (("IS NULL", "= 'never'"), ("= 'never'", "IS NULL")):
+        with closing(sqlite3.connect(ledger.path, isolation_level=None)) as db:
+            db.execute("PRAGMA writable_schema = ON")
+            db.execute(
+                "UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'incidents_open'",
+                (former, now),
+            )
+        if now == "= 'never'":
+            with closing(sqlite3.connect(ledger.path, isolation_level=None)) as db:
+                db.execute("REINDEX incidents_open")
+    ledger.open()
+    with pytest.raises(LedgerDamaged, match="incidents_open"):
+        ledger.read_state()
 
 
 def test_an_obstacle_is_not_damage(tmp_path: Path) -> None:
