@@ -26,10 +26,10 @@ from vitald.publish.kubernetes.desired import (
 )
 from vitald.publish.kubernetes.names import CONDITION_PROFILES, HYPERPOD, list_profile_names
 from vitald.publish.kubernetes.profiles.hyperpod import ANNOTATIONS, HEALTH_STATUS, LABELS, WORDS
+from vitald.publish.kubernetes.settings import TAINT_EFFECTS
 from vitald.publish.kubernetes.stale import list_stale_words
 from vitald.publish.kubernetes.taint import WORDS as ACTIONS
 from vitald.publish.kubernetes.taint import get_taint_key
-from vitald.publish_sections import TAINT_EFFECTS
 
 MANIFEST = ROOT / "packaging/kubernetes/publish/admission-policy.yaml"
 TEMPLATE = ROOT / "packaging/helm/vitald/templates/admission-policy.yaml"

@@ -198,10 +198,14 @@ def catalog_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 _loaded: dict[str, Catalog] = {}
 
 
-def _load_once(profile: str = "nvidia", overrides: Mapping[str, object] | None = None) -> Catalog:
-    key = repr((profile, overrides))
+def _load_once(
+    profile: str = "nvidia",
+    overrides: Mapping[str, object] | None = None,
+    extra: Path | None = None,
+) -> Catalog:
+    key = repr((profile, overrides, extra))
     if key not in _loaded:
-        _loaded[key] = load_catalog(profile, overrides)
+        _loaded[key] = load_catalog(profile, overrides, extra=extra)
     return _loaded[key]
 
 

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 from tests.waiting import WAIT_S, until
 from tests.warm import Process, Starter
-from vitald.config import POLLED
+from vitald.collectors.discovery import find_sections
 from vitald.simulator.node import SimulatedNode
 
 Json = dict[str, Any]
@@ -46,6 +46,8 @@ _BEFORE_PYTHON = (
     "TZ",
 )  # variables that are read as a program starts
 ROOT = Path(__file__).resolve().parent.parent
+# Collectors with a period of their own
+POLLED = tuple(section.name for section in find_sections() if "every" in section.list_settings())
 
 
 class UnixConnection(http.client.HTTPConnection):

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from tests import openapi
-from vitald import config
 from vitald.catalog import PROFILES, load_catalog
 from vitald.cli import VERBS, build_parser
-from vitald.config_changes import find_effect
-from vitald.config_file import list_settings
-from vitald.reasons import FixedReason, find_reason
+from vitald.config.example import format_example
+from vitald.config.sections import GROUPS, SECTIONS
+from vitald.model.reasons import FixedReason, find_reason
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs/reference"
@@ -164,16 +163,16 @@ def configuration() -> str:
     """docs/reference/configuration.md."""
     shown = _shown_defaults()
     parts = [_CONFIGURATION]
-    groups = {f"{group.name}.NAME": group.settings for group in config.GROUPS.values()}
-    for section, class_ in {**config.SECTIONS, **groups}.items():
+    groups = {f"{name}.NAME": group for name, group in GROUPS.items()}
+    for name, section in {**SECTIONS, **groups}.items():
         rows = []
-        for key, (_, setting) in list_settings(class_).items():
-            effect = find_effect(section.partition(".")[0], key)
-            is_set, value = shown[section, key]
+        for key, (_, setting) in section.list_settings().items():
+            is_set, value = shown[name, key]
             default = f"`{value}`" if is_set else f"none; for example `{value}`"
-            rows.append((f"`{key}`", default, setting.help, effect.value))
+            rows.append((f"`{key}`", default, setting.help, section.find_effect(key).value))
         table = _table(("key", "default", "meaning", "takes effect"), rows)
-        parts.append(f"## [{section}]\n\n{' '.join(str(class_.__doc__).split())}\n\n{table}")
+        about = " ".join(str(section.settings.__doc__).split())
+        parts.append(f"## [{name}]\n\n{about}\n\n{table}")
     return "\n".join(parts)
 
 
@@ -181,7 +180,7 @@ def _shown_defaults() -> dict[tuple[str, str], tuple[bool, str]]:
     """(section, key) -> whether the example sets it, and the value that it shows."""
     shown = {}
     section = ""
-    for line in config.example().splitlines():
+    for line in format_example().splitlines():
         if head := re.fullmatch(r"#?\[(\w+(?:\.\w+)?)\]", line):
             section = re.sub(r"\..*", ".NAME", head[1])
         elif key := re.fullmatch(r"(#*)(\w+)(?: =|\.)(.*)", line):

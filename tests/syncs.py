@@ -21,7 +21,7 @@ from vitald.catalog import load_catalog
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.judge.engine import Judge
-from vitald.ledger import Ledger, LedgerEntry
+from vitald.ledger.store import Ledger, LedgerEntry
 from vitald.model import Batch, Component, ComponentKind, Event, Incident, Position, Transition
 from vitald.worker_thread import WorkerThread
 

@@ -32,9 +32,9 @@ from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.settings import PciSettings
 from vitald.collectors.polling import PollingSource
 from vitald.collectors.registry import Sources
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.model import Action, Event, Readings, SourceState, Trust
-from vitald.paths import Paths
-from vitald.settings import SectionValues
 from vitald.worker_thread import WorkerThread
 
 ROOT = "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro"
@@ -96,7 +96,7 @@ class Watching:
         paths = Paths(
             sysfs=sysfs, procfs=proc.root, state=proc.root / "state", runtime=proc.root / "run"
         )
-        settings = SectionValues(
+        settings = Config(
             KernelLogSettings(source="file", path=proc.root / "kernel.log", userspace="ignore"),
             NvmlSettings(enabled=False),
             *(section(deadline_s=5.0) for section in _POLLED),

@@ -23,17 +23,18 @@ import anyio.abc
 import structlog
 
 from vitald import __version__, lock
-from vitald import catalog as catalogs
-from vitald import log as logs
 from vitald.catalog import Catalog
+from vitald.catalog.settings import load_configured_catalog
 from vitald.collectors.kernel_log.crash_backfill import CRASH_LOGS
 from vitald.collectors.kernel_log.kmsg import take_stdin
+from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.neuron.locations import PLACED
 from vitald.collectors.pci.inventory import read_machine_type
 from vitald.collectors.pci.settings import PciSettings
 from vitald.collectors.registry import Sources
-from vitald.config import Config
-from vitald.config_reload import ConfigReload
+from vitald.config.paths import Paths, is_root
+from vitald.config.values import Config
+from vitald.core.config_reload import ConfigReload
 from vitald.core.housekeeping import Housekeeping, Retention
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
@@ -44,22 +45,22 @@ from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
+from vitald.diagnostics.settings import DiagnosticsSettings
 from vitald.diagnostics.summary import DeepLog
-from vitald.ledger import (
-    Ledger,
-    LedgerError,
-    LedgerNewer,
-    PastQuery,
-    RowList,
-    read_events,
-    read_run,
-    read_runs,
-)
+from vitald.judge.settings import PolicySettings
+from vitald.ledger.errors import LedgerError, LedgerNewer
+from vitald.ledger.queries import PastQuery, RowList, read_events, read_run, read_runs
+from vitald.ledger.settings import LedgerSettings
+from vitald.ledger.store import Ledger
+from vitald.log.output import set_level
+from vitald.log.settings import LogSettings
 from vitald.metrics import endpoint, exporter
 from vitald.metrics.diagnostics import RunTally
+from vitald.metrics.settings import MetricsSettings
 from vitald.metrics.slurm import UnknownJobs
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
-from vitald.paths import Paths, is_root
+from vitald.publish.settings import PublishSettings
+from vitald.recovery.settings import RecoverySettings
 from vitald.server.app import Api, Routes
 from vitald.server.listeners import (
     CannotStart,
@@ -75,6 +76,8 @@ from vitald.server.routes.diagnostics import DiagnosticRoutes
 from vitald.server.routes.expect import ExpectRoutes
 from vitald.server.routes.jobs import JobRoutes, read_jobs
 from vitald.server.routes.release import ReleaseRoutes
+from vitald.server.settings import SocketSettings, find_socket
+from vitald.slurm.settings import SlurmSettings
 from vitald.systemd import Notifier
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -95,18 +98,17 @@ class Daemon:
 
     def __init__(self, config: Config, config_path: Path | None) -> None:
         """`config_path`: the file that was given; None for the default one, where it exists."""
-        self.boot_id = _read_boot_id(config.paths.procfs)
+        self.boot_id = _read_boot_id(config[Paths].procfs)
         self.node_state = NodeState(
-            self.boot_id, time.time(), device_reset=config.policy.device_reset
+            self.boot_id, time.time(), device_reset=config[PolicySettings].device_reset
         )
-        self.catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
+        self.catalog = load_configured_catalog(config)
         self.ledger_thread, self.reader = WorkerThread("ledger"), WorkerThread("ledger-reader")
         self.reload = ConfigReload(
             config, config_path, self.reader, self.node_state, self._apply_configuration
         )
         self.sources = Sources(
-            config.paths,
-            config.collectors,
+            config,
             self.catalog,
             self.boot_id,
             self.reader,
@@ -114,7 +116,7 @@ class Daemon:
             kmsg=take_stdin(),
         )
         self.pipeline = Pipeline(
-            Ledger(config.paths.state),
+            Ledger(config[Paths].state),
             self.ledger_thread,
             self.node_state,
             self.catalog,
@@ -133,12 +135,12 @@ class Daemon:
         self.past_read = asyncio.Event()  # what happened before the start was handed in
         self.recovery = RecoveryRequester(
             self.node_state,
-            config.paths.runtime,
+            config[Paths].runtime,
             self.reader,
-            lambda: self.config.recovery,
+            lambda: self.config[RecoverySettings],
             self.past_read,
         )
-        self.unknown_jobs = UnknownJobs(lambda: self.config.slurm.record, self.reader)
+        self.unknown_jobs = UnknownJobs(lambda: self.config[SlurmSettings].record, self.reader)
         self.api = _build_api(self)
         self.collector = _build_metrics(self)
 
@@ -158,7 +160,7 @@ class Daemon:
             config=str(self.node_state.configuration.path or "defaults"),
             profile=self.catalog.profile,
         )
-        async with _hold_folders(self.config.paths):
+        async with _hold_folders(self.config[Paths]):
             await self._open_pipeline()
             async with self._serve(), anyio.create_task_group() as tasks:
                 for work in (
@@ -197,8 +199,8 @@ class Daemon:
         log.info(
             "ready",
             level="notice",
-            socket=str(self.config.socket_path),
-            metrics=str(self.config.metrics.listen or "off"),
+            socket=str(find_socket(self.config)),
+            metrics=str(self.config[MetricsSettings].listen or "off"),
             pid=os.getpid(),
         )
 
@@ -253,9 +255,9 @@ class Daemon:
 
     async def _apply_configuration(self, config: Config, catalog: Catalog) -> None:
         """Put a reloaded configuration in force."""
-        logs.set_level(config.log.level)
-        self.node_state.set_policy(device_reset=config.policy.device_reset)
-        self.sources.configure(catalog, config.collectors)
+        set_level(config[LogSettings].level)
+        self.node_state.set_policy(device_reset=config[PolicySettings].device_reset)
+        self.sources.configure(catalog, config)
         self.diagnostics.configure(catalog, config)
         self.catalog = catalog
         self.api.replace_catalog(catalog)
@@ -273,8 +275,8 @@ class Daemon:
         return known and verdict.action.rank <= Action.OBSERVE.rank and not verdict.simulated
 
     def _get_retention(self) -> Retention:
-        ledger = self.config.ledger
-        return Retention(ledger.keep_s, self.config.diagnostics.keep_s, ledger.max_size)
+        ledger = self.config[LedgerSettings]
+        return Retention(ledger.keep_s, self.config[DiagnosticsSettings].keep_s, ledger.max_size)
 
     async def _read_kernel_log(self) -> None:
         """In the order of the events: earlier boots, the part of this boot that the ring has lost,
@@ -341,28 +343,26 @@ class Daemon:
                 serve_application(
                     self.api.build_application(),
                     self.api.connection_limit,
-                    open_api_sockets(self.config.socket_path, self.api.group, stack),
+                    open_api_sockets(find_socket(self.config), self.api.group, stack),
                     patient=True,
                 )
             )
-            if self.config.metrics.listen is not None:
+            listen = self.config[MetricsSettings].listen
+            if listen is not None:
                 connection_limit = endpoint.make_connection_limit()
                 application = endpoint.build_application(self.collector, connection_limit)
                 await stack.enter_async_context(
-                    serve_application(
-                        application, connection_limit, [open_tcp_socket(self.config.metrics.listen)]
-                    )
+                    serve_application(application, connection_limit, [open_tcp_socket(listen)])
                 )
             yield
 
 
 def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
     config, sources = daemon.config, daemon.sources
+    settings, paths = config[DiagnosticsSettings], config[Paths]
     deep_log = None
-    if config.diagnostics.deep_log is not None:
-        deep_log = DeepLog(
-            config.diagnostics.deep_log, instance_type=read_machine_type(config.paths.sysfs)
-        )
+    if settings.deep_log is not None:
+        deep_log = DeepLog(settings.deep_log, instance_type=read_machine_type(paths.sysfs))
     releases = sources.nvml.releases if sources.nvml is not None else None
     return DiagnosticsManager(
         config,
@@ -375,13 +375,13 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
             daemon.pipeline.ledger.path,
             lambda: releases.description if releases is not None else "",
             sources.nvml.list_processes if sources.nvml is not None else None,
-            config.collectors[PciSettings].exclude,
+            config[PciSettings].exclude,
         ),
         detector=IdleDetector(
-            config.paths.procfs,
-            config.paths.sysfs / "fs/cgroup",
+            config[Paths].procfs,
+            config[Paths].sysfs / "fs/cgroup",
             own=(os.getpid(),),
-            ignored=config.diagnostics.ignore_processes,
+            ignored=config[DiagnosticsSettings].ignore_processes,
         ),
         schedule=Schedule(host=_read_machine_id()),
         programs=Programs(),
@@ -401,9 +401,9 @@ def _build_api(daemon: Daemon) -> Api:
         interpreter=daemon.sources.interpreter,
         inventory=daemon.sources.inventory,
         reader=daemon.reader,
-        drill_path=daemon.config.kernel_log.path,
-        group=_find_group_id(daemon.config.socket.group),
-        publisher_uid=_find_user_id(daemon.config.publish.user),
+        drill_path=daemon.config[KernelLogSettings].path,
+        group=_find_group_id(daemon.config[SocketSettings].group),
+        publisher_uid=_find_user_id(daemon.config[PublishSettings].user),
         diagnostics=daemon.diagnostics,
         is_idle=daemon.diagnostics.idle_monitor.is_idle,
         recovery=daemon.recovery,
@@ -422,8 +422,8 @@ def _build_metrics(daemon: Daemon) -> exporter.NodeStateCollector:
         tally=daemon.run_tally,
         recovery=daemon.recovery,
         unknown_jobs=daemon.unknown_jobs,
-        instance_type=read_machine_type(daemon.config.paths.sysfs),
-        each_link=daemon.config.metrics.nvlink == "each",
+        instance_type=read_machine_type(daemon.config[Paths].sysfs),
+        each_link=daemon.config[MetricsSettings].nvlink == "each",
     )
 
 

@@ -14,7 +14,7 @@ import time
 from tests.bench.measure import Json, less, load, scratch, spread, timed
 from vitald import catalog
 from vitald.judge.engine import Judge
-from vitald.ledger import Ledger, LedgerEntry
+from vitald.ledger.store import Ledger, LedgerEntry
 from vitald.model import Component, ComponentKind, Event, Position
 
 ROUNDS = 300

@@ -30,9 +30,9 @@ from tests.harness import Node
 from tests.system.lines import xid
 from tests.waiting import WAIT_S
 from vitald.publish.kubernetes import events, node_watch
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.retry import _UNREACHABLE
 from vitald.publish.sink import _WRITES_PER_MINUTE
-from vitald.publish_sections import KubernetesSettings
 
 NODES = 10_000
 FAULTS = 8  # on the node, all its GPUs

@@ -54,7 +54,8 @@ from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.judge.engine import Judge
-from vitald.ledger import FILE, Ledger, schema
+from vitald.ledger import schema
+from vitald.ledger.store import FILE, Ledger
 from vitald.model import Event, Mark, MarkKind
 
 EVENTS = 1_000_000

@@ -36,6 +36,7 @@ from tests.bench.measure import (
     spread,
     timed,
 )
+from tests.harness import POLLED
 from tests.looking import batches_of
 from tests.network_tree import MLX5, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
@@ -47,9 +48,8 @@ from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import PollingSource
 from vitald.collectors.registry import Sources
-from vitald.config import POLLED
-from vitald.paths import Paths
-from vitald.settings import SectionValues
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.worker_thread import WorkerThread
 
 ROUNDS, WARM = 100, 5
@@ -195,7 +195,7 @@ def _source(
 ) -> PollingSource:
     """As the daemon builds it."""
     paths = Paths(sysfs=sysfs, procfs=procfs, state=sysfs.parent)
-    settings = SectionValues(neuron or NeuronSettings(), NvmlSettings(enabled=False))
+    settings = Config(neuron or NeuronSettings(), NvmlSettings(enabled=False))
     rules = catalog.load_catalog("nvidia", {})
     sources = Sources(paths, settings, rules, "boot", WorkerThread("reader"), lambda: False)
     return next(one for one in sources.polled if one.name == name)

@@ -58,6 +58,7 @@ from tests.harness import UnixConnection, free_port
 from tests.network_tree import NetworkTree
 from tests.neuron_tree import NeuronTree
 from tests.trees import Tree
+from vitald.log.settings import LogSettings
 from vitald.simulator.node import SimulatedNode
 
 HOURS = 24.0
@@ -282,10 +283,10 @@ def serve(folder: Path, fd: int) -> None:
     """The daemon's process: `vitald run`, with this clock, and somebody who turns it at the other
     end of `fd`.
     """
-    from vitald import config as configs
-    from vitald import log
     from vitald.cli.memory import return_memory_early
     from vitald.collectors.nvml import client
+    from vitald.config.sections import load_config
+    from vitald.log.output import configure_log
 
     faulthandler.register(signal.SIGUSR1)
     control = socket.socket(fileno=fd)
@@ -293,8 +294,8 @@ def serve(folder: Path, fd: int) -> None:
     clock, work = Clock(folder / "clock"), Work()
     client._START = _WORKER_CLOCK.format(path=str(folder / "clock")) + client._START
     work.watch()
-    config = configs.load(folder / "config.toml")
-    log.configure_log(config.log.level, config.log.format)
+    config = load_config(folder / "config.toml")
+    configure_log(config[LogSettings].level, config[LogSettings].format)
     from vitald.daemon import Daemon
 
     return_memory_early()

@@ -38,7 +38,7 @@ from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.judge.engine import Judge
-from vitald.ledger import Ledger, LedgerEntry
+from vitald.ledger.store import Ledger, LedgerEntry
 from vitald.model import Component, ComponentKind, Event
 
 EVENTS = 1_000_000

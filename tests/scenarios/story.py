@@ -18,7 +18,7 @@ from vitald import tomlfile
 from vitald.collectors.kernel_log.lines import DOUBT, Line, strip_prefix
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import WorkPhase, compute_verdict
-from vitald.ledger import Ledger, LedgerEntry
+from vitald.ledger.store import Ledger, LedgerEntry
 from vitald.model import (
     NODE,
     Component,

@@ -15,11 +15,17 @@ import pytest
 from tests.network_tree import EFA, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import NVIDIA, Tree
-from vitald.config import Config, Paths
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.checks import dcgm_health, efa_loopback, nccl, nccom
 from vitald.diagnostics.run.process import Programs
-from vitald.diagnostics_sections import DcgmHealth, EfaLoopback, Nccl, Nccom
+from vitald.diagnostics.settings import (
+    DcgmHealthSettings,
+    EfaLoopbackSettings,
+    NcclSettings,
+    NccomSettings,
+)
 from vitald.model.diagnostic import Outcome, Report, RunRequest
 
 # A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not
@@ -156,7 +162,7 @@ def adapters(tmp_path: Path) -> list[str]:
 
 def loopback(tmp_path: Path, **settings: float) -> Check:
     return efa_loopback.build_check(
-        Config(paths=Paths(sysfs=tmp_path / "sys"), efa_loopback=EfaLoopback(**settings))
+        Config(Paths(sysfs=tmp_path / "sys"), EfaLoopbackSettings(**settings))
     )
 
 
@@ -219,7 +225,7 @@ def test_dcgm_health_from_an_engine_that_is_down_to_a_failing_gpu(
     tree = Tree(tmp_path / "sys")
     tree.pci("0000:18:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
     now = [1000.0]
-    settings = Config(paths=Paths(sysfs=tmp_path / "sys"), dcgm_health=DcgmHealth(deadline_s=2.0))
+    settings = Config(Paths(sysfs=tmp_path / "sys"), DcgmHealthSettings(deadline_s=2.0))
     check = dcgm_health.DcgmHealthCheck(settings, lambda: now[0])
 
     (tmp_path / "how").write_text('{"engine": "down"}')
@@ -250,9 +256,9 @@ def test_dcgm_health_from_an_engine_that_is_down_to_a_failing_gpu(
 def test_nccom_over_all_cores(tmp_path: Path, program: Callable[[str, str], None]) -> None:
     program("nccom-test", NCCOM)
     NeuronTree(tmp_path / "sys", TRN2)
-    make = Config(paths=Paths(sysfs=tmp_path / "sys"), nccom=Nccom(min_gbytes=100.0))
+    make = Config(Paths(sysfs=tmp_path / "sys"), NccomSettings(min_gbytes=100.0))
     assert perform(nccom.build_check(make)).outcome is Outcome.PASS
-    more = Config(paths=Paths(sysfs=tmp_path / "sys"), nccom=Nccom(min_gbytes=120.0))
+    more = Config(Paths(sysfs=tmp_path / "sys"), NccomSettings(min_gbytes=120.0))
     assert [fault.code for fault in perform(nccom.build_check(more)).faults] == ["nccom/slow"]
 
 
@@ -263,9 +269,7 @@ def test_nccl_over_all_gpus_and_over_some(
     tree = Tree(tmp_path / "sys")
     for bus in ("18", "19", "1a", "1b"):
         tree.pci(f"0000:{bus}:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
-    check = nccl.build_check(
-        Config(paths=Paths(sysfs=tmp_path / "sys"), nccl=Nccl(min_gbytes=400.0))
-    )
+    check = nccl.build_check(Config(Paths(sysfs=tmp_path / "sys"), NcclSettings(min_gbytes=400.0)))
     assert perform(check).outcome is Outcome.PASS
     assert [fault.code for fault in perform(check, gpus=(2, 0)).faults] == ["nccl/wrong"]
 
@@ -276,7 +280,7 @@ def test_a_program_that_is_broken_has_no_verdict(
     tree = Tree(tmp_path / "sys")
     for bus in ("18", "19"):
         tree.pci(f"0000:{bus}:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
-    check = nccl.build_check(Config(paths=Paths(sysfs=tmp_path / "sys")))
+    check = nccl.build_check(Config(Paths(sysfs=tmp_path / "sys")))
     for text in (
         "import os\nos.abort()\n",
         "raise SystemExit('libnccl.so.2: error while loading shared libraries')\n",

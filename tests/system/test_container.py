@@ -24,10 +24,17 @@ from tests.harness import PYTHON, ROOT, Node
 from tests.probe import run_probe
 from tests.system.lines import xid
 from tests.waiting import WAIT_S
-from vitald import __version__, config, config_file
+from vitald import __version__
 from vitald.cli import build_parser
 from vitald.collectors.host.settings import HostSettings
+from vitald.config.file import DEFAULT_PATH
+from vitald.config.paths import Paths
+from vitald.config.sections import load_config
+from vitald.metrics.settings import MetricsSettings
 from vitald.publish.kubernetes.credentials import SERVICE_ACCOUNT
+from vitald.publish.kubernetes.settings import KubernetesSettings
+from vitald.publish.settings import PublishSettings
+from vitald.server.settings import find_socket
 
 CONTAINER, KUBERNETES = ROOT / "packaging/container", ROOT / "packaging/kubernetes"
 COMPONENT = KUBERNETES / "publish"
@@ -169,30 +176,30 @@ def test_privileged_opens_the_device_and_changes_nothing_else() -> None:
 
 def test_the_folders_are_those_of_the_configuration() -> None:
     """What vitald is told to use is mounted there, and only its own two folders for writing."""
-    settings = config.load(KUBERNETES / "config.toml")
+    settings = load_config(KUBERNETES / "config.toml")
     here = mounts(vitald())
-    assert str(config_file.DEFAULT_PATH.parent) in here
+    assert str(DEFAULT_PATH.parent) in here
     for path, writable in (
-        (settings.paths.state, True),
-        (settings.paths.runtime, True),
-        (settings.paths.sysfs, False),
+        (settings[Paths].state, True),
+        (settings[Paths].runtime, True),
+        (settings[Paths].sysfs, False),
     ):
         assert here[str(path)].get("readOnly", False) is not writable, path
     assert {path for path, mount in here.items() if not mount.get("readOnly")} == {
-        str(settings.paths.state),
-        str(settings.paths.runtime),
+        str(settings[Paths].state),
+        str(settings[Paths].runtime),
     }
-    assert here[str(settings.paths.sysfs)]["hostPath"]["path"] == "/sys"
+    assert here[str(settings[Paths].sysfs)]["hostPath"]["path"] == "/sys"
     for path in (
-        settings.paths.state,
-        settings.paths.runtime,
+        settings[Paths].state,
+        settings[Paths].runtime,
     ):  # on the node, programs look for them where a package would have them
         assert here[str(path)]["hostPath"] == {"path": str(path), "type": "DirectoryOrCreate"}
     assert [Path(path) for path in settings.collectors[HostSettings].mounts] == [Path("/var/log")]
-    assert settings.metrics.listen is not None
+    assert settings[MetricsSettings].listen is not None
     (port,) = vitald()["ports"]
-    assert (port["containerPort"], settings.metrics.listen.host) == (
-        settings.metrics.listen.port,
+    assert (port["containerPort"], settings[MetricsSettings].listen.host) == (
+        settings[MetricsSettings].listen.port,
         "0.0.0.0",
     )
     for monitor in ("pod-monitor", "pod-monitor-large-fleet"):
@@ -269,11 +276,11 @@ def test_the_publisher_has_the_token_and_no_capability() -> None:
 
 
 def test_the_folders_of_the_publisher_are_those_of_its_configuration() -> None:
-    settings = config.load(COMPONENT / "publish.toml")
+    settings = load_config(COMPONENT / "publish.toml")
     own = {mount["mountPath"]: mount for mount in publisher()["volumeMounts"]}
-    assert settings.socket_path == config.load(KUBERNETES / "config.toml").socket_path
-    assert {str(settings.publish.state), str(settings.paths.runtime)} <= own.keys()
-    assert settings.kubernetes.enabled
+    assert find_socket(settings) == find_socket(load_config(KUBERNETES / "config.toml"))
+    assert {str(settings[PublishSettings].state), str(settings[Paths].runtime)} <= own.keys()
+    assert settings[KubernetesSettings].enabled
     arguments = build_parser(["publish"]).parse_args(publisher()["command"][1:])
     assert (arguments.what, arguments.config) == (None, OWN_CONFIG)
     assert {str(OWN_CONFIG.parent), str(arguments.ready_file.parent)} <= own.keys()
@@ -298,7 +305,7 @@ def test_the_sweep_needs_nothing_of_its_node() -> None:
     folders = {
         mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
     }
-    assert folders == {str(config.load(COMPONENT / "publish.toml").paths.runtime)}
+    assert folders == {str(load_config(COMPONENT / "publish.toml")[Paths].runtime)}
     words = container["command"][1:]
     arguments = build_parser(["publish"]).parse_args(words)
     assert (arguments.what, arguments.config) == ("sweep", OWN_CONFIG)

@@ -20,10 +20,9 @@ from tests import findings_page
 from tests.conftest import require
 from tests.dcgmi import Dcgmi
 from tests.doc_commands import ROOT, Command, Where, commands, expand, failures, spans, unsound
-from tests.harness import PYTHON, UnixConnection
+from tests.harness import POLLED, PYTHON, UnixConnection
 from tests.waiting import WAIT_S, until
 from vitald.cli import VERBS, main
-from vitald.config import POLLED
 from vitald.simulator.node import SimulatedNode
 
 DOCUMENTS = [

@@ -48,7 +48,8 @@ from tests.waiting import until
 from tests.whole_tree import WholeTree
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
-from vitald.ledger import AuditRecord, Ledger
+from vitald.ledger.schema import AuditRecord
+from vitald.ledger.store import Ledger
 from vitald.model import Batch, Position
 from vitald.simulator.node import SimulatedNode
 from vitald.worker_thread import WorkerThread

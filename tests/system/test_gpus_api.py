@@ -33,10 +33,12 @@ from tests.system.test_cli_waits import pretender, saying
 from tests.system.test_metrics import complaints
 from tests.terminal import show_on_terminal
 from tests.waiting import WAIT_S, until
-from vitald import config
 from vitald.cli import demo, main
 from vitald.cli.finding_text import MORE_FINDINGS
+from vitald.config.paths import Paths
+from vitald.config.sections import load_config
 from vitald.simulator.node import SimulatedNode
+from vitald.slurm.settings import SlurmSettings
 
 MODEL = "NVIDIA H100 80GB HBM3"
 Pair = tuple[SimulatedNode, Node]
@@ -839,8 +841,12 @@ def test_demo_in_a_file(tmp_path: Path) -> None:
                 lambda: f"its port: {output.read_text()[-1000:]}",
             )
             (path,) = tmp_path.glob("vitald-demo-*/config.toml")
-            settings = config.load(path)
-            for place in (settings.paths.state, settings.paths.runtime, settings.slurm.record):
+            settings = load_config(path)
+            for place in (
+                settings[Paths].state,
+                settings[Paths].runtime,
+                settings[SlurmSettings].record,
+            ):
                 assert place.parent == path.parent
         finally:
             demo.send_signal(signal.SIGINT)

@@ -45,9 +45,10 @@ from tests.system.lines import xid
 from tests.system.test_publish_rights import without_managers
 from tests.waiting import WAIT_S, until
 from vitald import __version__, tomlfile
-from vitald import config as configs
+from vitald.config.sections import parse_config
 from vitald.publish.kubernetes.cluster_client import PUBLISHER as PUBLISHER_CONTAINER
-from vitald.publish_sections import CONDITION_SETS, RESERVED_DOMAINS
+from vitald.publish.kubernetes.settings import CONDITION_SETS, RESERVED_DOMAINS
+from vitald.publish.notify.settings import NotifySettings
 
 IN_CLUSTER = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
 PUBLISHER = {"enabled": True}
@@ -209,7 +210,7 @@ def test_receivers_of_notifications_with_their_secrets(control_plane: ControlPla
     (text,) = [
         each["data"]["publish.toml"] for each in documents if "publish" in str(each.get("data"))
     ]
-    notify = configs.parse(text, tomlfile.parse_toml(text, "c"), "c").notify
+    notify = parse_config(text, tomlfile.parse_toml(text, "c"), "c").get_group(NotifySettings)
     assert (notify["chat"].format, notify["pager"].settle_s) == ("slack", 60.0)
     (pod,) = [
         document["spec"]["template"]["spec"]

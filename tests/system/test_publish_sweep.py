@@ -44,6 +44,7 @@ from vitald.publish.config import load_config
 from vitald.publish.kubernetes.cluster_client import METADATA_PAGE, ClusterClient
 from vitald.publish.kubernetes.credentials import ClusterAccess
 from vitald.publish.kubernetes.lease import Lease
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.kubernetes.sweep import INTERVAL_S, Sweep
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
@@ -190,7 +191,7 @@ class Sweeper:
         )
         self._sweep = Sweep(
             self.client,
-            load_config(config).kubernetes,
+            load_config(config)[KubernetesSettings],
             self._lease,
             pods=self._pods,
             ready_file=self.ready_file,

@@ -29,7 +29,7 @@ from tests.system.lines import dbe, fallen_with_company, remap, wait_for_pid, xi
 from tests.system.people import NOBODY, cli_as_nobody
 from tests.unit.test_ledger_versions import write_ledger
 from tests.waiting import WAIT_S, until
-from vitald.ledger import FILE, Ledger, LedgerEntry
+from vitald.ledger.store import FILE, Ledger, LedgerEntry
 from vitald.model import Component, ComponentKind, Event
 from vitald.simulator.node import SimulatedNode
 

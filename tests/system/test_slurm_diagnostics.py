@@ -23,7 +23,7 @@ from tests.system.lines import remap
 from tests.system.test_diagnostics import alive, asked, ended, running, state, with_child
 from tests.system.test_slurm import HOST, Slurm, installed, jobs, slurm
 from tests.waiting import WAIT_S, until
-from vitald.ledger import Ledger
+from vitald.ledger.store import Ledger
 from vitald.simulator.node import SimulatedNode
 
 __all__ = ["installed", "slurm"]  # fixtures

@@ -20,8 +20,8 @@ from tests.unit.test_ledger_versions import write_ledger
 from tests.waiting import WAIT_S
 from vitald import __version__
 from vitald.cli import client
-from vitald.ledger import FILE
 from vitald.ledger.schema import VERSION
+from vitald.ledger.store import FILE
 
 Make = Callable[..., Node]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vitald.config import Config, Paths
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.diagnostics.check import Check, Command, Output, ProgramEnd
 from vitald.diagnostics.run.descendants import Process
 from vitald.model.diagnostic import Report, RunRequest
@@ -66,8 +67,8 @@ def asked(check: Check, *outputs: Output, gpus: tuple[int, ...] = ()) -> list[Co
     return programs.asked
 
 
-def config(sysfs: Path, **sections: object) -> Config:
-    return Config(paths=Paths(sysfs=sysfs), **sections)  # type: ignore[arg-type]
+def config(sysfs: Path, *settings: object) -> Config:
+    return Config(Paths(sysfs=sysfs), *settings)
 
 
 def install(

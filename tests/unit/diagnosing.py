@@ -19,7 +19,7 @@ from tests.waiting import WAIT_S
 from vitald.core.device_directory import DeviceDirectory
 from vitald.core.node_state import NodeState
 from vitald.diagnostics.check import Execute
-from vitald.ledger import LedgerError
+from vitald.ledger.errors import LedgerError
 from vitald.model import Component
 from vitald.model.diagnostic import (
     ActiveRun,

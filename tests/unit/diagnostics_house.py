@@ -5,9 +5,9 @@ test says.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -15,13 +15,14 @@ import pytest
 from tests.unit.builders import catalogue, gpu
 from tests.waiting import WAIT_S, until_async
 from vitald.catalog import Clears
-from vitald.config import Config
+from vitald.config.values import Config
 from vitald.diagnostics import device_access, planner, runner, source
 from vitald.diagnostics.check import Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.idle.detector import IdleContext, Use, UseKind
 from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.schedule import Moment, Schedule
-from vitald.diagnostics_sections import Diagnostics as Settings
+from vitald.diagnostics.settings import DiagnosticsSettings as Settings
+from vitald.diagnostics.settings import SiteCheckSettings
 from vitald.model import Batch, Component, Event, Finding, Position
 from vitald.model.diagnostic import (
     ActiveRun,
@@ -219,7 +220,7 @@ class House:
         self.ledger_open = asyncio.Event()
         self.ledger_open.set()
         self.lane = WorkerThread("test")
-        self._config = Config(diagnostics=Settings(enabled=enabled, idle_s=300.0, overdue=overdue))
+        self._config = Config(Settings(enabled=enabled, idle_s=300.0, overdue=overdue))
         self.manager = DiagnosticsManager(
             self._config,
             {check.name: check for check in checks or (Tested(),)},
@@ -235,8 +236,11 @@ class House:
             stored=self._stored,
         )
 
-    def reload(self, **sections: Any) -> None:
-        self.manager.configure(catalogue(), replace(self._config, **sections))
+    def reload(
+        self, *settings: object, checks: Mapping[str, SiteCheckSettings] | None = None
+    ) -> None:
+        config = Config(*settings, groups={SiteCheckSettings: checks or {}})
+        self.manager.configure(catalogue(), config)
 
     async def _stored(self) -> None:
         await self.ledger_open.wait()

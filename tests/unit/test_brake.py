@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from vitald.config import Config
-from vitald.config_sections import Limit, Method, Recovery
+from vitald.config.values import Config
 from vitald.recovery import brake
 from vitald.recovery.brake import GateProgram, Leases, NodeCount, create_brake
 from vitald.recovery.kubernetes import Kubernetes
 from vitald.recovery.scheduler import ActionContext, Pool
+from vitald.recovery.settings import Limit, Method, RecoverySettings
 from vitald.recovery.slurm_cluster import SlurmCluster
 from vitald.slurm import scontrol
 from vitald.timestamps import format_rfc3339
@@ -24,7 +24,7 @@ CONTEXT = ActionContext(action="reboot", request_id="r" * 8, verdict={}, boot_id
 
 
 def config(**changes: Any) -> Config:
-    return Config(recovery=Recovery(**{"node": "n001", **changes}))
+    return Config(RecoverySettings(**{"node": "n001", **changes}))
 
 
 def test_a_share_is_one_node_at_least() -> None:
@@ -46,7 +46,7 @@ class Counted:
 
 def count(pools: list[Pool] | str, limit: Limit) -> str:
     counted: Any = Counted(pools)
-    return NodeCount(counted, Recovery(brake_limit=limit)).ask(CONTEXT, take=True)
+    return NodeCount(counted, RecoverySettings(brake_limit=limit)).ask(CONTEXT, take=True)
 
 
 def test_this_node_is_one_of_those_that_may_be_taken() -> None:
@@ -224,9 +224,9 @@ def test_a_program_says_no_with_any_exit_code_but_0(tmp_path: Path) -> None:
 def test_which_brake_is_in_force(settings: dict[str, str], kind: str, said: str) -> None:
     made = config(**{key: Method(word=word) for key, word in settings.items()})
     assert type(create_brake(made)).__name__ == kind
-    assert made.recovery.describe_brake().startswith(said)
-    program = replace(made.recovery, brake=Method(argv=("/opt/gate", "-v")))
-    assert isinstance(create_brake(replace(made, recovery=program)), GateProgram)
+    assert made[RecoverySettings].describe_brake().startswith(said)
+    program = replace(made[RecoverySettings], brake=Method(argv=("/opt/gate", "-v")))
+    assert isinstance(create_brake(made.replace(program)), GateProgram)
     assert program.describe_brake() == "asks /opt/gate"
 
 

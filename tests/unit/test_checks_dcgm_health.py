@@ -23,8 +23,8 @@ from vitald.diagnostics.checks.dcgm_health import (
     read_answer,
 )
 from vitald.diagnostics.run.descendants import Process
-from vitald.diagnostics_sections import Dcgm
-from vitald.diagnostics_sections import DcgmHealth as Settings
+from vitald.diagnostics.settings import DcgmHealthSettings as Settings
+from vitald.diagnostics.settings import DcgmSettings
 from vitald.model import Action
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report
 from vitald.model.event import Fields
@@ -377,18 +377,15 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "no NVIDIA GPU" in check(tmp_path).find_obstacle()
     gpus(tmp_path, 0x2330)
     assert check(tmp_path).find_obstacle() == ""
-    assert (
-        "enabled"
-        in DcgmHealthCheck(config(tmp_path, dcgm_health=Settings(enabled=False))).find_obstacle()
-    )
+    assert "enabled" in DcgmHealthCheck(config(tmp_path, Settings(enabled=False))).find_obstacle()
     assert (
         "/opt/x/dcgmi"
-        in DcgmHealthCheck(config(tmp_path, dcgm=Dcgm(program="/opt/x/dcgmi"))).find_obstacle()
+        in DcgmHealthCheck(config(tmp_path, DcgmSettings(program="/opt/x/dcgmi"))).find_obstacle()
     )
 
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
-    one = build_check(config(tmp_path, dcgm_health=Settings(every_s=300.0, deadline_s=7.0)))
+    one = build_check(config(tmp_path, Settings(every_s=300.0, deadline_s=7.0)))
     place = (one.name, one.levels, one.every_s(0), one.needs_idle(0))
     assert place == ("dcgm_health", (0,), 300.0, False)
     assert asked(one, DONE)[0].deadline_s == 7.0

@@ -17,7 +17,7 @@ from tests.unit.checking import asked, config, cuts, hung, install, perform, pri
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import efa_loopback
 from vitald.diagnostics.checks.efa_loopback import EfaLoopbackCheck, build_check, read_table
-from vitald.diagnostics_sections import EfaLoopback as Settings
+from vitald.diagnostics.settings import EfaLoopbackSettings as Settings
 from vitald.model import Action, Component, ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy
 
@@ -45,7 +45,7 @@ def node(tmp_path: Path, adapters: int = 2) -> list[str]:
 
 
 def check(tmp_path: Path, **settings: float) -> EfaLoopbackCheck:
-    return EfaLoopbackCheck(config(tmp_path, efa_loopback=Settings(**settings)))
+    return EfaLoopbackCheck(config(tmp_path, Settings(**settings)))
 
 
 def test_each_adapter_of_the_driver_efa_sends_to_itself(
@@ -264,6 +264,6 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
-    one = build_check(config(tmp_path, efa_loopback=Settings(every_s=86400.0)))
+    one = build_check(config(tmp_path, Settings(every_s=86400.0)))
     place = (one.name, one.levels, one.every_s(0), one.needs_idle(0))
     assert place == ("efa_loopback", (0,), 86400.0, True)

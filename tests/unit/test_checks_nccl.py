@@ -17,7 +17,7 @@ from tests.unit.checking import asked, config, cuts, hung, install, perform, pri
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import nccl
 from vitald.diagnostics.checks.nccl import NcclCheck, build_check, read_output
-from vitald.diagnostics_sections import Nccl as Settings
+from vitald.diagnostics.settings import NcclSettings as Settings
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
 
@@ -85,7 +85,7 @@ def sysfs(tmp_path: Path) -> Path:
 
 
 def check(sysfs: Path, **settings: float) -> NcclCheck:
-    return NcclCheck(config(sysfs, nccl=Settings(**settings)))  # type: ignore[arg-type]
+    return NcclCheck(config(sysfs, Settings(**settings)))  # type: ignore[arg-type]
 
 
 def test_the_command_is_for_all_gpus_or_for_those_asked_for(sysfs: Path) -> None:
@@ -330,11 +330,11 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     tree.pci("0000:2a:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
     assert check(tmp_path).find_obstacle() == ""
     assert perform(check(tmp_path), printed(TABLE), gpus=(0,)).outcome is Outcome.NOT_APPLICABLE
-    elsewhere = NcclCheck(config(tmp_path, nccl=Settings(program="/opt/x/all_reduce_perf")))
+    elsewhere = NcclCheck(config(tmp_path, Settings(program="/opt/x/all_reduce_perf")))
     assert "/opt/x/all_reduce_perf" in elsewhere.find_obstacle()
 
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
-    one = build_check(config(tmp_path, nccl=Settings(every_s=604800.0)))
+    one = build_check(config(tmp_path, Settings(every_s=604800.0)))
     place = (one.name, one.levels, one.every_s(0), one.needs_idle(0))
     assert place == ("nccl", (0,), 604800.0, True)

@@ -18,7 +18,7 @@ from tests.unit.checking import asked, config, cuts, hung, install, perform, pri
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import nccom
 from vitald.diagnostics.checks.nccom import NccomCheck, build_check, count_cores, read_output
-from vitald.diagnostics_sections import Nccom as Settings
+from vitald.diagnostics.settings import NccomSettings as Settings
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
 
@@ -61,7 +61,7 @@ def sysfs(tmp_path: Path) -> Path:
 
 
 def check(sysfs: Path, **settings: float) -> NccomCheck:
-    return NccomCheck(config(sysfs, nccom=Settings(**settings)))
+    return NccomCheck(config(sysfs, Settings(**settings)))
 
 
 def test_one_worker_for_each_logical_core(tmp_path: Path) -> None:
@@ -266,6 +266,6 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
-    one = build_check(config(tmp_path, nccom=Settings(every_s=604800.0)))
+    one = build_check(config(tmp_path, Settings(every_s=604800.0)))
     place = (one.name, one.levels, one.every_s(0), one.needs_idle(0))
     assert place == ("nccom", (0,), 604800.0, True)

@@ -15,7 +15,7 @@ import pytest
 
 from vitald.cli import VERBS, build_parser, client, demo, main, words
 from vitald.cli.recovery.run import start_attempt
-from vitald.config import load
+from vitald.config.sections import load_config
 from vitald.simulator.profiles import list_profiles
 
 NOBODY = ("--socket", "/nonexistent/vitald.sock")  # whoever asks it is told so, and exits with 30
@@ -295,6 +295,6 @@ def test_a_dry_recovery_speaks_to_a_person(
     config = tmp_path / "config.toml"
     config.write_text(f'[paths]\nruntime = "{tmp_path}/run"\nstate = "{tmp_path}/state"\n')
     (tmp_path / "run").mkdir()
-    assert start_attempt(load(config), dry_run=True).run() == 0
+    assert start_attempt(load_config(config), dry_run=True).run() == 0
     said = capsys.readouterr()
     assert (said.out, said.err) == ("would do nothing: there is no request\n", "")

@@ -11,30 +11,26 @@ import pytest
 
 from tests.conftest import require
 from tests.unit.builders import ROOT
-from vitald import config as configs
 from vitald import tomlfile
-from vitald.catalog_section import CatalogSettings
-from vitald.config import (
-    POLLED,
-    SECTIONS,
-    Config,
-    settings_of,
-)
-from vitald.config_changes import TakesEffect, compare_configs, find_effect, merge_reloaded
-from vitald.config_file import ConfigError
-from vitald.config_sections import (
-    LedgerSettings,
-    Limit,
-    Listen,
-    Log,
-    Method,
-    Metrics,
-    Policy,
-    SlurmSettings,
-)
-from vitald.diagnostics_sections import SiteCheckSettings
-from vitald.notify_section import NotifySettings
-from vitald.publish_sections import PublishSettings
+from vitald.catalog.settings import CatalogSettings
+from vitald.collectors.kernel_log.settings import KernelLogSettings
+from vitald.config.changes import compare_configs, merge_reloaded
+from vitald.config.errors import ConfigError
+from vitald.config.example import format_example
+from vitald.config.paths import Paths
+from vitald.config.section import TakesEffect
+from vitald.config.sections import SECTIONS, load_config, parse_config
+from vitald.config.values import Config
+from vitald.diagnostics.settings import SiteCheckSettings
+from vitald.judge.settings import PolicySettings
+from vitald.ledger.settings import LedgerSettings
+from vitald.log.settings import LogSettings
+from vitald.metrics.settings import Listen, MetricsSettings
+from vitald.publish.notify.settings import NotifySettings
+from vitald.publish.settings import PublishSettings
+from vitald.recovery.settings import Limit, Method
+from vitald.server.settings import SocketSettings, find_socket
+from vitald.slurm.settings import SlurmSettings
 
 EXAMPLE = ROOT / "config.example.toml"
 
@@ -61,7 +57,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("nvml", "library"): ('"/opt/lib/libnvidia-ml.so.1"', Path("/opt/lib/libnvidia-ml.so.1")),
     **{
         (section, key): value
-        for section in POLLED
+        for section in ("neuron", "network", "pci", "host", "hwmon")
         for key, value in (
             ("enabled", ("false", False)),
             ("every", ('"5m"', 300.0)),
@@ -169,7 +165,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
 
 
 def read(text: str) -> Config:
-    return configs.parse(text, tomlfile.parse_toml(text, "c.toml"), "c.toml")
+    return parse_config(text, tomlfile.parse_toml(text, "c.toml"), "c.toml")
 
 
 def mistakes(text: str) -> list[str]:
@@ -180,30 +176,47 @@ def mistakes(text: str) -> list[str]:
 
 
 def value_of(config: Config, section: str, key: str) -> object:
-    return getattr(config.get_section(section), settings_of(section)[key][0])
+    declared = SECTIONS[section]
+    return getattr(config[declared.settings], declared.list_settings()[key][0])
 
 
 def test_nothing_said_gives_the_defaults() -> None:
     config = Config()
-    assert read("") == config == configs.load(None)
-    assert (config.paths.sysfs, config.paths.procfs) == (Path("/sys"), Path("/proc"))
-    assert (config.kernel_log.source, config.kernel_log.path, config.kernel_log.userspace) == (
+    assert read("") == config == load_config(None)
+    assert (config[Paths].sysfs, config[Paths].procfs) == (Path("/sys"), Path("/proc"))
+    assert (
+        config[KernelLogSettings].source,
+        config[KernelLogSettings].path,
+        config[KernelLogSettings].userspace,
+    ) == (
         "kmsg",
         Path("/dev/kmsg"),
         "unconfirmed",
     )
-    assert (config.catalog.profile, config.catalog.overrides, config.policy.device_reset) == (
+    assert (
+        config[CatalogSettings].profile,
+        config[CatalogSettings].overrides,
+        config[PolicySettings].device_reset,
+    ) == (
         "nvidia",
         {},
         False,
     )
-    assert (config.metrics.listen, config.socket.group) == (Listen("127.0.0.1", 9820), None)
-    assert (config.ledger.keep_s, config.ledger.max_size) == (90 * 86400.0, 512 << 20)
-    assert (config.log.level, config.log.format) == ("info", "text")
+    assert (config[MetricsSettings].listen, config[SocketSettings].group) == (
+        Listen("127.0.0.1", 9820),
+        None,
+    )
+    assert (config[LedgerSettings].keep_s, config[LedgerSettings].max_size) == (
+        90 * 86400.0,
+        512 << 20,
+    )
+    assert (config[LogSettings].level, config[LogSettings].format) == ("info", "text")
 
 
 def test_the_table_of_this_test_has_every_key() -> None:
-    assert set(KEYS) == {(section, key) for section in SECTIONS for key in settings_of(section)}
+    assert set(KEYS) == {
+        (name, key) for name, section in SECTIONS.items() for key in section.list_settings()
+    }
 
 
 def write_file(values: dict[tuple[str, str], str]) -> str:
@@ -346,7 +359,7 @@ def test_bad_durations(value: str) -> None:
     ],
 )
 def test_good_durations(value: str, seconds: float) -> None:
-    assert read(f"[ledger]\nkeep = '{value}'\n").ledger.keep_s == seconds
+    assert read(f"[ledger]\nkeep = '{value}'\n")[LedgerSettings].keep_s == seconds
 
 
 @pytest.mark.parametrize(
@@ -363,7 +376,7 @@ def test_bad_sizes(value: str) -> None:
     [("'64KiB'", 65536), ("'64 MiB'", 64 << 20), ("'2GiB'", 2 << 30), ("123", 123)],
 )
 def test_good_sizes(value: str, size: int) -> None:
-    assert read(f"[ledger]\nmax_size = {value}\n").ledger.max_size == size
+    assert read(f"[ledger]\nmax_size = {value}\n")[LedgerSettings].max_size == size
 
 
 @pytest.mark.parametrize(
@@ -395,13 +408,13 @@ def test_bad_addresses(value: str) -> None:
     ],
 )
 def test_good_addresses(value: str, listen: Listen | None, shown: str) -> None:
-    read_back = read(f"[metrics]\nlisten = '{value}'\n").metrics.listen
+    read_back = read(f"[metrics]\nlisten = '{value}'\n")[MetricsSettings].listen
     assert (read_back, str(read_back)) == (listen, shown)
 
 
 def test_a_socket_path_must_fit_into_its_address() -> None:
     longest = "/" + "x" * 106
-    assert read(f"[socket]\npath = '{longest}'\n").socket_path == Path(longest)
+    assert find_socket(read(f"[socket]\npath = '{longest}'\n")) == Path(longest)
     (error,) = mistakes(f"[socket]\npath = '{longest}x'\n")
     assert error.startswith("c.toml:2: [socket] path: ")
     assert "107 bytes" in error
@@ -412,8 +425,8 @@ def test_a_socket_path_must_fit_into_its_address() -> None:
 
 
 def test_the_socket_lies_in_the_runtime_folder_unless_said() -> None:
-    assert read("[paths]\nruntime = '/r'\n").socket_path == Path("/r/vitald.sock")
-    assert read("[paths]\nruntime = '/r'\n[socket]\npath = '/s/v.sock'\n").socket_path == Path(
+    assert find_socket(read("[paths]\nruntime = '/r'\n")) == Path("/r/vitald.sock")
+    assert find_socket(read("[paths]\nruntime = '/r'\n[socket]\npath = '/s/v.sock'\n")) == Path(
         "/s/v.sock"
     )
 
@@ -471,7 +484,7 @@ def test_a_mistake_in_an_override_has_its_line(text: str, line: int) -> None:
 
 def test_overrides_of_the_file_reach_the_catalogue() -> None:
     config = read('[catalog.overrides."xid/79"]\naction = "inspect"\n')
-    assert config.catalog.overrides == {"xid/79": {"action": "inspect"}}
+    assert config[CatalogSettings].overrides == {"xid/79": {"action": "inspect"}}
 
 
 @pytest.mark.parametrize(
@@ -489,7 +502,7 @@ def test_a_file_that_cannot_be_used_is_named(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
-        configs.load(path)
+        load_config(path)
     (error,) = caught.value.errors
     assert error.startswith(f"{path}: ")
     assert what in error
@@ -499,14 +512,14 @@ def test_a_file_of_brackets_is_told(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text(f"a = {'[' * 5000}")
     with pytest.raises(ConfigError):
-        configs.load(path)
+        load_config(path)
 
 
 def test_a_number_without_end_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text(f"[ledger]\nmax_size = {'9' * 5000}\n")
     with pytest.raises(ConfigError, match=re.escape(str(path))):
-        configs.load(path)
+        load_config(path)
 
 
 # --- reload
@@ -518,13 +531,13 @@ def test_nothing_changed() -> None:
 
 def test_what_a_change_needs() -> None:
     new = Config(
-        log=Log(level="debug", format="json"),
-        policy=Policy(device_reset=True),
-        metrics=Metrics(listen=None),
-        ledger=LedgerSettings(keep_s=1.0),
-        catalog=CatalogSettings(profile="hyperpod"),
-        slurm=SlurmSettings(reason="health"),
-        publish=PublishSettings(user="other", drills=True),
+        LogSettings(level="debug", format="json"),
+        PolicySettings(device_reset=True),
+        MetricsSettings(listen=None),
+        LedgerSettings(keep_s=1.0),
+        CatalogSettings(profile="hyperpod"),
+        SlurmSettings(reason="health"),
+        PublishSettings(user="other", drills=True),
     )
     changes = compare_configs(Config(), new)
     assert changes == {
@@ -545,12 +558,13 @@ def test_what_a_change_needs() -> None:
 
 def test_every_key_is_told_when_it_changes() -> None:
     old = Config()
-    for section, key in KEYS:
-        attribute, _ = settings_of(section)[key]
-        other = replace(old.get_section(section), **{attribute: object()})
-        found = compare_configs(old, old.replace_section(section, other))
+    for name, key in KEYS:
+        section = SECTIONS[name]
+        attribute, _ = section.list_settings()[key]
+        other = replace(old[section.settings], **{attribute: object()})
+        found = compare_configs(old, old.replace(other))
         wanted = {effect: [] for effect in TakesEffect}
-        wanted[find_effect(section, key)] = [f"[{section}] {key}"]
+        wanted[section.find_effect(key)] = [f"[{name}] {key}"]
         assert found == wanted
 
 
@@ -559,13 +573,13 @@ def test_every_key_is_told_when_it_changes() -> None:
 
 def test_the_example_is_the_one_that_the_code_writes() -> None:
     require(EXAMPLE.is_file(), "config.example.toml")
-    assert EXAMPLE.read_text(encoding="utf-8") == configs.example()
+    assert EXAMPLE.read_text(encoding="utf-8") == format_example()
 
 
 def test_the_example_shows_every_key_with_its_default() -> None:
     require(EXAMPLE.is_file(), "config.example.toml")
     text = EXAMPLE.read_text(encoding="utf-8")
-    shown = configs.load(EXAMPLE)
+    shown = load_config(EXAMPLE)
     of_root = {"state": Path("/var/lib/vitald"), "runtime": Path("/run/vitald")}
     for section, key in KEYS:
         default = (
@@ -584,11 +598,11 @@ def test_what_the_example_comments_out_is_right_too() -> None:
     require(EXAMPLE.is_file(), "config.example.toml")
     text = re.sub(r"^#(?=[\w[])", "", EXAMPLE.read_text(encoding="utf-8"), flags=re.M)
     config = read(text)
-    assert config.socket.group == "slurm"
+    assert config[SocketSettings].group == "slurm"
     run = ("/usr/bin/mountpoint", "-q", "/scratch")
-    assert config.checks == {"scratch": SiteCheckSettings(run=run)}
+    assert config.get_group(SiteCheckSettings) == {"scratch": SiteCheckSettings(run=run)}
     url = ("https://hooks.example.com/vitald",)
-    assert config.notify == {"oncall": NotifySettings(url=url)}
+    assert config.get_group(NotifySettings) == {"oncall": NotifySettings(url=url)}
 
 
 def test_a_service_uses_the_folders_that_systemd_made_for_it(
@@ -601,12 +615,12 @@ def test_a_service_uses_the_folders_that_systemd_made_for_it(
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/vitald")
     monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/vitald:/var/lib/other")
     config = read('[log]\nlevel = "info"\n')
-    assert (config.paths.runtime, config.paths.state) == (
+    assert (config[Paths].runtime, config[Paths].state) == (
         Path("/run/vitald"),
         Path("/var/lib/vitald"),
     )
     monkeypatch.setenv("RUNTIME_DIRECTORY", "relative")
-    assert read("").paths.runtime != Path("relative")
+    assert read("")[Paths].runtime != Path("relative")
 
 
 @pytest.mark.parametrize(
@@ -616,4 +630,4 @@ def test_a_program_to_ignore_is_named_by_its_path(tmp_path: Path, value: str) ->
     path = tmp_path / "config.toml"
     path.write_text(f"[diagnostics]\nignore_processes = {value}\n")
     with pytest.raises(ConfigError, match="absolute paths"):
-        configs.load(path)
+        load_config(path)

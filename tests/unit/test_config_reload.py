@@ -11,13 +11,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.waiting import WAIT_S, until_async
-from vitald import config as configs
-from vitald import config_file, config_reload
 from vitald.catalog import Catalog, CatalogError
-from vitald.config import Config
-from vitald.config_changes import TakesEffect
-from vitald.config_reload import ConfigReload, Reload
+from vitald.config import file
+from vitald.config.section import TakesEffect
+from vitald.config.sections import load_config
+from vitald.config.values import Config
+from vitald.core import config_reload
+from vitald.core.config_reload import ConfigReload, Reload
 from vitald.core.node_state import NodeState
+from vitald.log.settings import LogSettings
+from vitald.metrics.settings import MetricsSettings
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 GOOD, BAD = "[log]\nlevel = 'debug'\n", "[log]\n\nlevel = 'loud'\n"
@@ -35,7 +38,7 @@ class Reloading:
         self.may_apply.set()
         if path is not None:
             path.write_text(text)
-        self.reload = ConfigReload(configs.load(path), path, self.reader, self.state, self.apply)
+        self.reload = ConfigReload(load_config(path), path, self.reader, self.state, self.apply)
 
     async def apply(self, config: Config, catalog: Catalog) -> None:
         await self.may_apply.wait()
@@ -83,8 +86,12 @@ async def test_what_a_reload_applies(daemon: Reloading, path: Path) -> None:
     assert done.changes[TakesEffect.RELOAD] == ["[catalog] profile", "[log] level"]
     assert done.changes[TakesEffect.RESTART] == ["[metrics] listen"]
     ((config, profile),) = daemon.applied
-    assert (config.log.level, profile, config) == ("debug", "hyperpod", daemon.reload.config)
-    assert config.metrics.listen is not None, "it needs a restart"
+    assert (config[LogSettings].level, profile, config) == (
+        "debug",
+        "hyperpod",
+        daemon.reload.config,
+    )
+    assert config[MetricsSettings].listen is not None, "it needs a restart"
     assert daemon.shown == ([], [], ["[metrics] listen"])
 
     again = await daemon.request()
@@ -144,7 +151,7 @@ async def test_what_was_refused_at_a_reload_is_not_reported_twice(
 
 def test_the_default_file_may_come_and_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     default = tmp_path / "default.toml"
-    monkeypatch.setattr(config_file, "DEFAULT_PATH", default)
+    monkeypatch.setattr(file, "DEFAULT_PATH", default)
 
     @reloading
     async def come_and_go(daemon: Reloading, path: Path | None) -> None:
@@ -166,14 +173,14 @@ async def test_a_caller_that_is_gone_does_not_interrupt_it(daemon: Reloading, pa
     path.write_text(GOOD)
     daemon.may_apply.clear()
     gone = asyncio.create_task(daemon.request())
-    await until_async(lambda: daemon.reload.config.log.level == "debug", "the first")
+    await until_async(lambda: daemon.reload.config[LogSettings].level == "debug", "the first")
     gone.cancel()
     path.write_text("[log]\nlevel = 'error'\n")
     second = asyncio.create_task(daemon.request())
     await asyncio.sleep(0)
     daemon.may_apply.set()
     assert (await second).changes[TakesEffect.RELOAD] == ["[log] level"]
-    assert [config.log.level for config, _ in daemon.applied] == ["debug", "error"]
+    assert [config[LogSettings].level for config, _ in daemon.applied] == ["debug", "error"]
 
 
 @pytest.mark.usefixtures("often")
@@ -186,7 +193,7 @@ async def test_a_broken_catalogue_is_no_mistake_in_the_file(daemon: Reloading, p
 
     path.write_text(GOOD)
     with pytest.MonkeyPatch.context() as unpacking:
-        unpacking.setattr(config_reload.catalogs, "load_catalog", fail)
+        unpacking.setattr(config_reload, "load_configured_catalog", fail)
         done = await daemon.request()
     assert (done.errors, daemon.applied) == (["xid.toml: not valid TOML"], [])
     await until_async(lambda: daemon.shown == ([], ["[log] level"], []), "the file's own state")

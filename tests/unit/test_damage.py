@@ -23,7 +23,9 @@ from hypothesis import settings
 from tests.unit.builders import catalogue, event, gpu
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
-from vitald.ledger import FILE, AuditRecord, Ledger, LedgerError, LedgerNewer
+from vitald.ledger.errors import LedgerError, LedgerNewer
+from vitald.ledger.schema import AuditRecord
+from vitald.ledger.store import FILE, Ledger
 from vitald.model import Batch, Position, Status, Verdict
 from vitald.worker_thread import WorkerThread
 

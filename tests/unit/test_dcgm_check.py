@@ -12,12 +12,12 @@ import pytest
 
 from tests.unit.checking import config, install
 from tests.unit.dcgm_made import a_test, new, old, passing, refused, warning
-from vitald.config import Config
+from vitald.config.values import Config
 from vitald.diagnostics import checks
 from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.checks.dcgm import GRACE_S, build_check
 from vitald.diagnostics.run.descendants import Process
-from vitald.diagnostics_sections import Dcgm
+from vitald.diagnostics.settings import DcgmSettings
 from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
 
 DOWN = Output(
@@ -56,9 +56,9 @@ class Engine:
         return answers.get(command.argv[1], version)
 
     def run(
-        self, level: int = 2, gpus: tuple[int, ...] = (), settings: Dcgm | None = None
+        self, level: int = 2, gpus: tuple[int, ...] = (), settings: DcgmSettings | None = None
     ) -> Report:
-        check = build_check(Config(dcgm=settings or Dcgm()))
+        check = build_check(Config(settings or DcgmSettings()))
         return asyncio.run(
             check.run_check(RunRequest(check="dcgm", level=level, gpus=gpus), self.execute)
         )
@@ -209,17 +209,17 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (folder / "dcgmi").chmod(0o755)
     assert check.find_obstacle() == ""
     assert build_check(config(tmp_path / "none")).find_obstacle() != ""
-    disabled, elsewhere = Dcgm(enabled=False), Dcgm(program="/no/such/dcgmi")
-    assert build_check(config(sysfs, dcgm=disabled)).find_obstacle() == "[dcgm] enabled = false"
-    assert "/no/such/dcgmi" in build_check(config(sysfs, dcgm=elsewhere)).find_obstacle()
+    disabled, elsewhere = DcgmSettings(enabled=False), DcgmSettings(program="/no/such/dcgmi")
+    assert build_check(config(sysfs, disabled)).find_obstacle() == "[dcgm] enabled = false"
+    assert "/no/such/dcgmi" in build_check(config(sysfs, elsewhere)).find_obstacle()
 
 
 def test_when_it_runs(tmp_path: Path) -> None:
-    check = build_check(config(tmp_path, dcgm=Dcgm(level_1_s=60.0, level_2_s=7200.0)))
+    check = build_check(config(tmp_path, DcgmSettings(level_1_s=60.0, level_2_s=7200.0)))
     assert [check.every_s(level) for level in check.levels] == [60.0, 7200.0, 0.0, 0.0]
     assert [check.needs_idle(level) for level in check.levels] == [False, True, True, True]
     assert [check.expected_s(level) for level in check.levels] == [10.0, 180.0, 1200.0, 5400.0]
-    assert build_check(config(tmp_path, dcgm=Dcgm(max_level=1))).every_s(2) == 0.0
+    assert build_check(config(tmp_path, DcgmSettings(max_level=1))).every_s(2) == 0.0
 
 
 def test_every_file_of_the_folder_is_a_check() -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from vitald import config, tomlfile
+from vitald import tomlfile
 from vitald.catalog import load_catalog
+from vitald.catalog.settings import CatalogSettings
+from vitald.config.sections import parse_config
 
 ROOT = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"\]\(\s*([^)\s]+)\s*\)")
@@ -86,13 +88,13 @@ def test_configurations_on_a_page_are_valid() -> None:
     ]
     assert len(blocks) > 10
     for page, block in blocks:
-        config.parse(block, tomlfile.parse_toml(block, page.name), page.name)
+        parse_config(block, tomlfile.parse_toml(block, page.name), page.name)
 
 
 def test_what_the_page_on_nhc_makes_a_node_unfit_does() -> None:
     text = (ROOT / "docs/nhc.md").read_text(encoding="utf-8")
     (block,) = (block for block in _TOML.findall(text) if "overrides" in block)
-    settings = config.parse(block, tomlfile.parse_toml(block, "nhc.md"), "nhc.md").catalog
+    settings = parse_config(block, tomlfile.parse_toml(block, "nhc.md"), "nhc.md")[CatalogSettings]
     catalogue = load_catalog(settings.profile, settings.overrides)
     codes = [*settings.overrides]
     assert len(codes) == 3 and all(

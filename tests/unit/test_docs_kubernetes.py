@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.unit.builders import ROOT
-from vitald import config
+from vitald.config.sections import load_config
 from vitald.publish.kubernetes.desired import get_hold_key, list_own_types
 from vitald.publish.kubernetes.taint import get_taint_key
 
@@ -33,7 +33,7 @@ def read_blocks(language: str) -> list[str]:
 def test_a_configuration_is_valid(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text)
-    config.load(path)
+    load_config(path)
 
 
 def test_the_readiness_rule_is_the_one_that_is_shipped() -> None:

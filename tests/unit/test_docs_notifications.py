@@ -21,13 +21,13 @@ from tests.notifications import FINDING, NODE, make_notification
 from tests.unit.builders import ROOT
 from tests.unit.test_notify_alertmanager import FINDING as XID_79
 from tests.unit.test_notify_alertmanager import make_state
-from vitald import config
+from vitald.config.sections import load_config
 from vitald.model import When
-from vitald.notify_section import NotifySettings
 from vitald.publish.notify.alertmanager import HOLD_S, FiringAlerts, build_document
 from vitald.publish.notify.exec import build_environment
 from vitald.publish.notify.formats import FORMATS
 from vitald.publish.notify.notification import NotificationKind
+from vitald.publish.notify.settings import NotifySettings
 from vitald.publish.notify.signature import build_headers
 
 PATH = ROOT / "docs/notifications.md"
@@ -77,7 +77,7 @@ def test_the_samples_are_what_is_sent() -> None:
 def test_a_configuration_is_valid(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text)
-    assert config.load(path).notify
+    assert load_config(path).get_group(NotifySettings)
 
 
 def test_the_values_of_the_chart() -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_loader import ESCALATION, GOOD, entry
-from vitald import config, tomlfile
+from vitald import tomlfile
 from vitald.catalog import Catalog, CatalogError, load_catalog
-from vitald.config import SECTIONS, settings_of
-from vitald.config_file import ConfigError
+from vitald.config.errors import ConfigError
+from vitald.config.sections import SECTIONS, parse_config
 
 WORDS = st.one_of(
     st.sampled_from(
@@ -123,7 +123,9 @@ SETTINGS = st.dictionaries(
     st.one_of(
         TREES,
         st.dictionaries(
-            st.sampled_from(sorted({key for section in SECTIONS for key in settings_of(section)})),
+            st.sampled_from(
+                sorted({key for section in SECTIONS.values() for key in section.list_settings()})
+            ),
             SCALARS,
             max_size=4,
         ),
@@ -135,7 +137,7 @@ SETTINGS = st.dictionaries(
 @given(tables=SETTINGS)
 def test_any_settings_are_taken_or_told(tables: dict[str, object]) -> None:
     try:
-        config.parse("", tables, "c.toml")
+        parse_config("", tables, "c.toml")
     except ConfigError as error:
         assert error.errors
         assert all(one.startswith("c.toml: ") for one in error.errors)
@@ -175,7 +177,7 @@ def test_any_text_is_toml_or_told(text: str) -> None:
         assert str(error).startswith("c.toml: not valid TOML: ")
         return
     try:
-        config.parse(text, tables, "c.toml")
+        parse_config(text, tables, "c.toml")
     except ConfigError as error:
         assert error.errors
 

@@ -23,7 +23,7 @@ from tests.scenarios.test_scenarios import STORIES
 from tests.unit.builders import ROOT, catalogue, interpreter, source
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import compute_verdict
-from vitald.ledger import FILE, Ledger, LedgerEntry
+from vitald.ledger.store import FILE, Ledger, LedgerEntry
 from vitald.model import Component, Event, Trust
 from vitald.server import serialize
 

@@ -90,14 +90,15 @@ GRAMMARS = [
         "xid",
     )
 ]
-RULES = [name for name in named("vitald.catalog") if name != READER]
+# Sections of the configuration, each in the package that it configures
+SETTINGS = [name for name in MODULES if name.endswith(".settings")]
+RULES = [name for name in named("vitald.catalog") if name not in (READER, *SETTINGS)]
 PURE = [
     *named("vitald.model"),
     "vitald.text",
     "vitald.checking",
-    "vitald.reasons",
     *RULES,
-    *named("vitald.judge"),
+    *(name for name in named("vitald.judge") if name not in SETTINGS),
     *GRAMMARS,
     *ROOTS_RULES,
 ]
@@ -106,19 +107,9 @@ PURE = [
 # that is in it.
 LAYERS = (
     *("text", "timestamps", "backoff", "tasks"),
-    *("model", "tomlfile", "checking", "worker_thread", "lock", "log_lines", "log", "systemd"),
-    *("reasons", "programs", "slurm"),
-    *("catalog", "judge"),
-    *(
-        "settings",
-        "paths",
-        "collectors",
-        "config_sections",
-        "diagnostics_sections",
-        "publish_sections",
-    ),
-    *("catalog_section", "config_file", "notify_section", "config", "config_changes"),
-    *("ledger", "core", "config_reload"),
+    *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd", "programs"),
+    *("config", "catalog", "settings", "slurm", "judge"),
+    *("collectors", "ledger", "config.sections", "core"),
     *("diagnostics", "recovery"),
     *("server", "metrics", "publish"),
     *("simulator", "daemon", "cli", "__main__"),
@@ -133,7 +124,15 @@ def ours(name: str) -> set[str]:
 
 
 def part(module: str) -> str:
-    return module.split(".")[1]
+    """Its place in LAYERS. What reads the whole configuration lies above all that has a section."""
+    if module in SETTINGS:
+        return "settings"
+    package = module.split(".")[1]
+    is_whole = package == "config" and "vitald.config.sections" in (
+        module,
+        *imports(MODULES[module]),
+    )
+    return "config.sections" if is_whole else package
 
 
 def test_the_house_is_where_these_tests_look() -> None:
@@ -206,6 +205,16 @@ def list_imports(package: str, *roots: str) -> dict[str, list[str]]:
     return {name: names for name, names in found.items() if names}
 
 
+def test_the_architecture_names_every_part_of_the_tree() -> None:
+    """At most ten modules beside the packages, the daemon and the command line."""
+    table = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    parts = {name.split(".")[1] for name in MODULES if "." in name} - {"__main__"}
+    packages = {name for name in parts if PACKAGE.joinpath(name).is_dir()}
+    names = {f"`{name}/`" if name in packages else f"`{name}`" for name in parts}
+    assert {name for name in names if name not in table} == set()
+    assert len(parts - packages - {"daemon"}) <= 10
+
+
 def test_outputs_and_sources_do_not_judge() -> None:
     engine = ("vitald.judge.engine", "vitald.daemon", "vitald.cli")
     assert list_imports("vitald.server", *engine) == {}
@@ -214,7 +223,9 @@ def test_outputs_and_sources_do_not_judge() -> None:
 
 def test_what_root_runs_knows_nothing_of_the_daemon() -> None:
     daemons = ("core", "diagnostics", "judge", "ledger", "collectors", "metrics")
-    assert list_imports("vitald.recovery", *(f"vitald.{name}" for name in daemons)) == {}
+    found = list_imports("vitald.recovery", *(f"vitald.{name}" for name in daemons))
+    modules = {name for names in found.values() for name in names if name in MODULES}
+    assert modules <= {*SETTINGS}
 
 
 def test_only_the_command_line_builds_the_daemon() -> None:

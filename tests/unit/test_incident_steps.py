@@ -11,7 +11,7 @@ from tests.unit.builders import finding
 from vitald.core.incident_steps import IncidentSteps
 from vitald.core.publishers import SinkReport
 from vitald.model import Action, Finding, Transition
-from vitald.publish_sections import TAINT_SINK
+from vitald.publish.kubernetes.settings import TAINT_SINK
 
 FAULT = finding(since=100.0)
 DRILL = finding(number=2, since=100.0, simulated_until=9e9)

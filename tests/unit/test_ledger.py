@@ -12,21 +12,11 @@ from tests.unit.builders import event as build
 from vitald.judge.device_history import DeviceHistory
 from vitald.judge.engine import Judge
 from vitald.judge.open_findings import MAX_RESOLVED
-from vitald.ledger import (
-    FILE,
-    AuditRecord,
-    Ledger,
-    LedgerDamaged,
-    LedgerEntry,
-    LedgerError,
-    LedgerNewer,
-    PastQuery,
-    read_changes,
-    read_events,
-    read_findings,
-)
 from vitald.ledger.disk import CommitCount
-from vitald.ledger.schema import VERSION
+from vitald.ledger.errors import LedgerDamaged, LedgerError, LedgerNewer
+from vitald.ledger.queries import PastQuery, read_changes, read_events, read_findings
+from vitald.ledger.schema import VERSION, AuditRecord
+from vitald.ledger.store import FILE, Ledger, LedgerEntry
 from vitald.ledger.sums import compute_checksum
 from vitald.model import (
     NODE,

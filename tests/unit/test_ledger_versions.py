@@ -14,17 +14,10 @@ import pytest
 from tests.unit.builders import ROOT, event
 from tests.waiting import WAIT_S
 from vitald import __version__
-from vitald.ledger import (
-    FILE,
-    Ledger,
-    LedgerEntry,
-    LedgerNewer,
-    PastQuery,
-    open_snapshot,
-    read_events,
-)
+from vitald.ledger.errors import LedgerNewer
+from vitald.ledger.queries import PastQuery, open_snapshot, read_events
 from vitald.ledger.schema import VERSION, inspect_version
-from vitald.ledger.store import COUNT
+from vitald.ledger.store import COUNT, FILE, Ledger, LedgerEntry
 
 
 def write_ledger(folder: Path) -> Path:
@@ -47,7 +40,7 @@ def read_content(folder: Path) -> list[str]:
 _KILLED = """
 import os, shutil, signal, sqlite3, sys
 from pathlib import Path
-from vitald.ledger import Ledger
+from vitald.ledger.store import Ledger
 
 folder, connect = Path(sys.argv[1]), sqlite3.connect
 

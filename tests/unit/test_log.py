@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from tests.waiting import WAIT_S
-from vitald.log import Stream
+from vitald.log.output import Stream
 
 
 def test_a_reader_that_is_gone_stops_nobody(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 import structlog
 
-from vitald import log
-from vitald.log_lines import format_record, is_journal
+from vitald.log import output
+from vitald.log.lines import format_record, is_journal
 
 WHEN = "2026-11-22T06:57:55.123456Z"
 RECORD: Mapping[str, object] = {
@@ -89,19 +89,19 @@ def configured() -> Iterator[None]:
 
 @pytest.mark.usefixtures("configured")
 def test_text_as_the_services_write_it(capsys: pytest.CaptureFixture[str]) -> None:
-    log.configure_log("info", "text")
+    output.configure_log("info", "text")
     structlog.get_logger("test").info("ready", level="notice", pid=7)
     assert capsys.readouterr().err.split()[1:] == ["notice", "ready", "pid=7"]
 
 
 @pytest.mark.usefixtures("configured")
 def test_the_log_as_the_services_configure_it(capsys: pytest.CaptureFixture[str]) -> None:
-    log.configure_log("info", "json")
+    output.configure_log("info", "json")
     said = structlog.get_logger("test")
     said.info("ready", level="notice")
     said.warning("late")
     said.debug("left out")
-    log.set_level("warning")
+    output.set_level("warning")
     said.info("left out")
     try:
         raise ValueError("why")

@@ -15,10 +15,10 @@ import pytest
 from tests.notifications import ReceivingServer, Reply
 from tests.unit.test_publish_events import STATE
 from vitald.model import Action, Status, When
-from vitald.notify_section import NotifySettings
 from vitald.publish.notify import alertmanager
 from vitald.publish.notify.alertmanager import RESEND_S, AlertmanagerSink, FiringAlerts, build_url
 from vitald.publish.notify.quiet_time import QuietTime
+from vitald.publish.notify.settings import NotifySettings
 from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState

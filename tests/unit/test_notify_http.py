@@ -27,7 +27,6 @@ from tests.notifications import (
     make_certificates,
     make_notification,
 )
-from vitald.notify_section import NotifySettings, describe_server
 from vitald.publish.notify.notification import NotificationKind
 from vitald.publish.notify.receiver import NotificationRefused
 from vitald.publish.notify.secret_file import (
@@ -37,6 +36,7 @@ from vitald.publish.notify.secret_file import (
     parse_signing_keys,
     read_secret,
 )
+from vitald.publish.notify.settings import NotifySettings, describe_server
 from vitald.publish.notify.webhook import WebhookReceiver
 from vitald.publish.sink import SinkFailed
 

@@ -22,7 +22,6 @@ from tests.notifications import FINDING
 from tests.unit.test_publish_events import STATE, Ledger, make_change
 from tests.waiting import WAIT_S
 from vitald.model import Action, Status
-from vitald.notify_section import CHANGES, NotifySettings
 from vitald.publish.notify import runner as engine
 from vitald.publish.notify.backlog import MAX_RECEIPTS
 from vitald.publish.notify.findings import FindingReader
@@ -37,6 +36,7 @@ from vitald.publish.notify.notification import (
 from vitald.publish.notify.progress import Progress, Receipt, format_progress, parse_progress
 from vitald.publish.notify.receiver import NotificationRefused
 from vitald.publish.notify.runner import NotifyRunner
+from vitald.publish.notify.settings import CHANGES, NotifySettings
 from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import Cursor, StateStore
 from vitald.publish.summary import DaemonSilent, NodeSummary

@@ -8,18 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from vitald import config as configs
 from vitald import tomlfile
-from vitald.config_changes import TakesEffect, compare_configs, merge_reloaded
-from vitald.config_file import ConfigError
-from vitald.notify_section import MAX_RECEIVERS, NotifySettings
+from vitald.config.changes import compare_configs, merge_reloaded
+from vitald.config.errors import ConfigError
+from vitald.config.section import TakesEffect
+from vitald.config.sections import parse_config
+from vitald.config.values import Config
 from vitald.publish.config import load_config
+from vitald.publish.notify.settings import MAX_RECEIVERS, NotifySettings
 
 GOOD = 'url = "https://x/hook"\n'
 
 
 def read(text: str) -> Mapping[str, NotifySettings]:
-    return configs.parse(text, tomlfile.parse_toml(text, "c.toml"), "c.toml").notify
+    return parse_config(text, tomlfile.parse_toml(text, "c.toml"), "c.toml").get_group(
+        NotifySettings
+    )
 
 
 def list_mistakes(text: str, folder: Path) -> list[str]:
@@ -77,7 +81,7 @@ url = ["https://a:9093", "http://127.0.0.1:9093"]
     assert receivers["alerts"].url == ("https://a:9093", "http://127.0.0.1:9093")
     path = tmp_path / "c.toml"
     path.write_text(text)
-    assert load_config(path).notify == receivers
+    assert load_config(path).get_group(NotifySettings) == receivers
 
 
 @pytest.mark.parametrize(
@@ -166,8 +170,8 @@ def test_what_are_no_tables_with_names(text: str, tmp_path: Path) -> None:
 
 
 def test_a_change_needs_a_restart_of_the_publisher() -> None:
-    old, new = configs.Config(), configs.Config(notify={"a": NotifySettings()})
+    old, new = Config(), Config(groups={NotifySettings: {"a": NotifySettings()}})
     changes = compare_configs(old, new)
     assert changes.pop(TakesEffect.PUBLISHER) == ["[notify.a]"]
     assert not any(changes.values())
-    assert merge_reloaded(old, new).notify == new.notify
+    assert merge_reloaded(old, new) == new

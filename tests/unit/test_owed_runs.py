@@ -27,7 +27,7 @@ from vitald.diagnostics.check import Execute
 from vitald.diagnostics.overdue import HELD, OVERDUE
 from vitald.diagnostics.owed import OwedRuns
 from vitald.diagnostics.schedule import MAX_RETRIES, SCHEDULE
-from vitald.diagnostics_sections import Diagnostics
+from vitald.diagnostics.settings import DiagnosticsSettings
 from vitald.model import Action, Component, ComponentKind, Position
 from vitald.model.diagnostic import (
     ActiveRun,
@@ -379,7 +379,7 @@ def test_a_reload_changes_what_an_overdue_run_requires() -> None:
         async with house.open():
             for setting, code, former in (("drain", HELD, OVERDUE), ("report", OVERDUE, HELD)):
                 await until_async(lambda: former in house.codes, "the finding")
-                house.reload(diagnostics=Diagnostics(overdue=setting))
+                house.reload(DiagnosticsSettings(overdue=setting))
                 await until_async(lambda: house.told[-1].code == code, "the other one")
                 assert former in {code for batch in house.batches for _, code in batch.calm}
 

@@ -34,16 +34,10 @@ from vitald.core import (
 from vitald.core import pipeline as module
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
-from vitald.ledger import (
-    AuditRecord,
-    Ledger,
-    LedgerDamaged,
-    LedgerEntry,
-    LedgerError,
-    PastQuery,
-    read_events,
-    read_runs,
-)
+from vitald.ledger.errors import LedgerDamaged, LedgerError
+from vitald.ledger.queries import PastQuery, read_events, read_runs
+from vitald.ledger.schema import AuditRecord
+from vitald.ledger.store import Ledger, LedgerEntry
 from vitald.model import NODE, Batch, Event, Memory, Position, Transition, Trust
 from vitald.model.codes import BOOT as BOOTED
 from vitald.model.codes import CLOCK_STEPPED, IDENTITY

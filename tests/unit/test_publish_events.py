@@ -26,6 +26,7 @@ from vitald.publish.kubernetes.events import EventRunner, build_event, is_announ
 from vitald.publish.kubernetes.node_object import NodeObject, NodeTaint
 from vitald.publish.kubernetes.reconcile import LastTransition
 from vitald.publish.kubernetes.retire import NotRetired, retire_node
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.kubernetes.taint import merge_taints
 from vitald.publish.retry import Retry
 from vitald.publish.state_store import (
@@ -44,7 +45,6 @@ from vitald.publish.transitions import (
     TransitionReader,
     parse_page,
 )
-from vitald.publish_sections import KubernetesSettings
 from vitald.server import endpoints
 
 EVENTS = "kubernetes-events"

@@ -16,17 +16,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import require
 from tests.unit.test_publish_kubernetes import HEALTHY, NOW, SILENT, UNHEALTHY, XID79
 from tests.waiting import until_async
-from vitald.config_file import ConfigError
+from vitald.config.errors import ConfigError
 from vitald.model import Status
-from vitald.publish.config import PublisherConfig, load_config
+from vitald.publish.config import Config, load_config
 from vitald.publish.files.nfd import EXPIRY_S, NfdSink, format_features
 from vitald.publish.files.replace_file import REWRITE_S
 from vitald.publish.files.textfile import TextfileSink, format_metrics
+from vitald.publish.kubernetes.settings import KubernetesSettings
+from vitald.publish.settings import PublishSettings
 from vitald.publish.sink import Sink, SinkFailed, SinkRunner
 from vitald.publish.sinks import NoSink, open_sinks
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import PublishedState
-from vitald.publish_sections import KubernetesSettings, PublishSettings
 from vitald.timestamps import parse_rfc3339
 
 
@@ -215,7 +216,7 @@ def test_a_runner_writes_an_unchanged_file_again(
 
 
 def test_the_configuration_names_the_sinks(tmp_path: Path) -> None:
-    async def list_sinks(config: PublisherConfig) -> list[str]:
+    async def list_sinks(config: Config) -> list[str]:
         store = StateStore(tmp_path / "state")
         try:
             async with open_sinks(config, store) as sinks:
@@ -223,13 +224,13 @@ def test_the_configuration_names_the_sinks(tmp_path: Path) -> None:
         finally:
             store.close()
 
-    both = PublisherConfig(
-        publish=PublishSettings(nfd=tmp_path, textfile=tmp_path / "vitald.prom"),
-        kubernetes=KubernetesSettings(),
+    both = Config(
+        PublishSettings(nfd=tmp_path, textfile=tmp_path / "vitald.prom"),
+        KubernetesSettings(),
     )
     assert asyncio.run(list_sinks(both)) == ["nfd", "textfile"]
     with pytest.raises(NoSink):
-        asyncio.run(list_sinks(PublisherConfig()))
+        asyncio.run(list_sinks(Config()))
 
 
 def test_a_file_that_node_exporter_would_not_read_is_refused(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from vitald.publish.kubernetes.desired import MAX_MESSAGE_BYTES, build_own_parts
 from vitald.publish.kubernetes.events import build_event
 from vitald.publish.kubernetes.node_object import parse_node
 from vitald.publish.kubernetes.node_watch import WatchingClient
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.sink import SinkHealth
 from vitald.publish.sinks import find_node_name
 from vitald.publish.summary import (
@@ -42,7 +43,6 @@ from vitald.publish.summary import (
     parse_summary,
 )
 from vitald.publish.transitions import NoTransitions, TransitionReader, parse_page
-from vitald.publish_sections import KubernetesSettings
 from vitald.systemd import Notifier
 
 DEEP = b'{"a":' * 200_000 + b"1" + b"}" * 200_000

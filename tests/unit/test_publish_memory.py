@@ -12,7 +12,7 @@ UNNEEDED = (
     "anyio",
     "vitald.catalog",
     "vitald.collectors",
-    "vitald.config",
+    "vitald.config.sections",
     "vitald.core",
     "vitald.judge",
     "vitald.ledger",

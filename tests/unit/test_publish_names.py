@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests import admission_policy
 from tests.unit.builders import catalogue
 from vitald.catalog import PROFILES
+from vitald.model.reasons import FixedReason, find_reason, make_reason
 from vitald.publish.kubernetes.desired import combine
 from vitald.publish.kubernetes.names import (
     CONDITION_PROFILES,
@@ -22,9 +23,8 @@ from vitald.publish.kubernetes.names import (
 from vitald.publish.kubernetes.node_object import MANAGER, NameKind, NodeName, NodeObject
 from vitald.publish.kubernetes.profiles.tables import read_words
 from vitald.publish.kubernetes.sets import build_configured_node, describe_refusals
+from vitald.publish.kubernetes.settings import CONDITION_SETS, KubernetesSettings
 from vitald.publish.summary import DaemonSilent
-from vitald.publish_sections import CONDITION_SETS, KubernetesSettings
-from vitald.reasons import FixedReason, find_reason, make_reason
 
 PREFIX = "example.com"
 OWN = sorted(list_own_names(PREFIX), key=NodeName.describe)

@@ -20,11 +20,11 @@ from vitald.publish.kubernetes.credentials import ClusterAccess
 from vitald.publish.kubernetes.desired import combine
 from vitald.publish.kubernetes.node_object import MANAGER, NodeObject
 from vitald.publish.kubernetes.sets import build_configured_node
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.kubernetes.sink import KubernetesSink
 from vitald.publish.sink import PartlyWritten, SinkFailed
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import PublishedState
-from vitald.publish_sections import KubernetesSettings
 
 ALL = KubernetesSettings(conditions=("own", "eks", "npd", "hyperpod"))
 FORMER = "former.example.com/status"  # a label of an earlier prefix

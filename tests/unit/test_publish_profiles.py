@@ -20,6 +20,7 @@ from tests.unit.test_publish_kubernetes import BARE, HEALTHY, SILENT, UNHEALTHY,
 from tests.waiting import until_async
 from vitald.catalog import PROFILES, Rule
 from vitald.model import Action, ComponentKind, Status
+from vitald.model.reasons import make_reason
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, DesiredNode, combine
 from vitald.publish.kubernetes.node_object import (
     NameKind,
@@ -46,11 +47,10 @@ from vitald.publish.kubernetes.sets import (
     describe_refusals,
     find_refusal,
 )
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.sink import PartlyWritten, SinkRunner
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import FindingSummary, NodeSummary, PublishedState
-from vitald.publish_sections import KubernetesSettings
-from vitald.reasons import make_reason
 
 REPAIRS = {Action.RESET_DEVICE, Action.REBOOT_NODE, Action.REPLACE_NODE}
 # aws/eks-node-monitoring-agent, commit 51af549, pkg/reasons/reasons.go, by condition.

@@ -20,9 +20,9 @@ from vitald.publish.kubernetes.node_object import (
     NodeObject,
 )
 from vitald.publish.kubernetes.reconcile import LastTransition, decide_transition
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.kubernetes.stale import build_stale_patch
 from vitald.publish.kubernetes.sweep import INTERVAL_S, Sweep
-from vitald.publish_sections import KubernetesSettings
 from vitald.timestamps import format_rfc3339
 
 NOW = 1_760_000_000.0

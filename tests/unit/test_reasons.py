@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.builders import catalogue
 from vitald.catalog import PROFILES
-from vitald.reasons import UNLISTED, FixedReason, find_reason, make_reason
+from vitald.model.reasons import UNLISTED, FixedReason, find_reason, make_reason
 
 CODES = sorted({code for profile in PROFILES for code in catalogue(profile).rules})
 KINDS = sorted({code.partition("/")[0] for code in CODES})

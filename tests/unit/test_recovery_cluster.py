@@ -18,16 +18,18 @@ import pytest
 
 from tests.conftest import require
 from tests.control_plane.build import find_built_programs
-from vitald.config import Config, Paths
-from vitald.config_sections import Method, Recovery, SlurmSettings
-from vitald.publish_sections import KubernetesSettings
+from vitald.config.paths import Paths
+from vitald.config.values import Config
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.recovery import cluster
 from vitald.recovery.cluster import NoScheduler, Program
 from vitald.recovery.decision import SchedulerState
 from vitald.recovery.kubernetes import Kubernetes
 from vitald.recovery.scheduler import ActionContext, describe_missing_network
+from vitald.recovery.settings import Method, RecoverySettings
 from vitald.recovery.slurm_cluster import SlurmCluster
 from vitald.slurm.scontrol import SlurmNode
+from vitald.slurm.settings import SlurmSettings
 
 CONTEXT = ActionContext(
     action="reboot",
@@ -39,7 +41,7 @@ OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot th
 
 
 def config(**changes: Any) -> Config:
-    return Config(recovery=Recovery(**{"node": "node-1", **changes}))
+    return Config(RecoverySettings(**{"node": "node-1", **changes}))
 
 
 def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +119,7 @@ def test_what_slurm_says_of_the_node(
         "vitald.slurm.scontrol.read_node_state", lambda name, seconds: node_of_slurm
     )
     (tmp_path / "record").write_text(f"{OURS}\n")
-    settings = replace(config(), slurm=SlurmSettings(record=tmp_path / "record"))
+    settings = config().replace(SlurmSettings(record=tmp_path / "record"))
     assert SlurmCluster(settings).read_state(CONTEXT) == node
 
 
@@ -134,7 +136,7 @@ def test_a_slurm_that_does_not_answer_is_trouble(monkeypatch: pytest.MonkeyPatch
 
 def test_a_scheduler_that_is_not_asked_is_noticed(tmp_path: Path) -> None:
     """Work could begin between the last look and the reboot."""
-    nobody = NoScheduler(Config(paths=Paths(procfs=tmp_path)))
+    nobody = NoScheduler(Config(Paths(procfs=tmp_path)))
     (tmp_path / "self").mkdir()
     for pid, name in (("1", "systemd"), ("2", "slurmd-not")):
         (tmp_path / pid).mkdir()
@@ -403,10 +405,8 @@ def test_the_prefix_of_the_annotation_is_configurable(
     api: tuple[Api, Kubernetes], tmp_path: Path
 ) -> None:
     server, _ = api
-    own = replace(
-        config(kubeconfig=tmp_path / "kubeconfig", drain=Method(word="kubernetes")),
-        kubernetes=KubernetesSettings(prefix="health.example.com"),
-    )
+    made = config(kubeconfig=tmp_path / "kubeconfig", drain=Method(word="kubernetes"))
+    own = made.replace(KubernetesSettings(prefix="health.example.com"))
     assert Kubernetes(own).drain_node(CONTEXT) == SchedulerState(drained=True)
     metadata: Any = server.node["metadata"]
     assert metadata["annotations"]["health.example.com/drained"] == CONTEXT.boot_id

@@ -8,8 +8,8 @@ import pytest
 
 from tests import reference_pages
 from tests.reference_pages import FOLDER, HOW, PAGES
-from vitald import config
 from vitald.cli import VERBS
+from vitald.config.sections import SECTIONS
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -19,10 +19,10 @@ def test_a_page_is_what_is_generated(name: str) -> None:
 
 def test_every_setting_has_a_default_or_an_example() -> None:
     page = reference_pages.configuration()
-    for section in config.SECTIONS:
-        table = page.split(f"## [{section}]\n")[1].partition("\n## ")[0]
+    for name, section in SECTIONS.items():
+        table = page.split(f"## [{name}]\n")[1].partition("\n## ")[0]
         rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|", table, re.MULTILINE)
-        assert [key for key, *_ in rows] == [*config.settings_of(section)], section
+        assert [key for key, *_ in rows] == [*section.list_settings()], name
         assert all(re.fullmatch(r"(none; for example )?`.+`", default) for _, default, _ in rows)
 
 

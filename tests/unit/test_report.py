@@ -31,7 +31,7 @@ from vitald.cli.report.event_pages import EventPages
 from vitald.cli.report.history import DaemonHistory
 from vitald.cli.report.parts import ReportOptions, SupportReport
 from vitald.cli.report.redact import REDACTED, Redactor, redact_configuration
-from vitald.config import example as example_config
+from vitald.config.example import format_example
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE, Endpoint
 
@@ -219,7 +219,7 @@ def test_no_secret_is_shown_whatever_it_is_called() -> None:
 
 def test_ordinary_settings_are_shown_as_they_are() -> None:
     """Every key that vitald has, and values that look a little like secrets."""
-    ordinary = f"""{example_config()}
+    ordinary = f"""{format_example()}
 [catalog.overrides."xid/63"]
 action = "reboot_node"
 advice = "see https://wiki.example.com/gpu/xid-63"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vitald.ledger import Ledger, LedgerEntry, read_last_runs, read_run, read_runs
+from vitald.ledger.queries import read_last_runs, read_run, read_runs
+from vitald.ledger.store import Ledger, LedgerEntry
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, RunRequest, Test
 
 FULL = Run(

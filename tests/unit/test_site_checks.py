@@ -19,11 +19,13 @@ from tests.unit.test_diagnostic_events import Story
 from tests.waiting import until_async
 from vitald.catalog import load_catalog
 from vitald.collectors.event_factory import EventFactory
-from vitald.config_changes import TakesEffect, compare_configs, merge_reloaded
+from vitald.config.changes import compare_configs, merge_reloaded
+from vitald.config.section import TakesEffect
 from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.events import NOT_RUN, make_removed_events
 from vitald.diagnostics.run.descendants import Process, list_processes
 from vitald.diagnostics.schedule import SCHEDULE
+from vitald.diagnostics.settings import SiteCheckSettings
 from vitald.diagnostics.site_check import SiteCheck
 from vitald.model import NODE, Action, Component, ComponentKind, Finding, Trust
 from vitald.model.codes import BOOT
@@ -35,7 +37,7 @@ LATE = "past the deadline"
 def check(text: str = "", name: str = "scratch") -> SiteCheck:
     """A check with these further keys."""
     config = read(f'[checks.{name}]\nrun = ["/usr/bin/mountpoint", "/scratch"]\n{text}\n')
-    return SiteCheck(name, config.checks[name])
+    return SiteCheck(name, config.get_group(SiteCheckSettings)[name])
 
 
 def meaning(report: Report) -> str:
@@ -213,8 +215,8 @@ def test_the_keys_of_a_check() -> None:
         '[checks.a]\nrun = ["true"]\n'
         '[checks.b2_c]\nrun = ["/bin/x", ""]\nevery = "off"\ndeadline = "3m"\nidle = true\n'
     )
-    assert [*config.checks] == ["a", "b2_c"]
-    a, b = config.checks.values()
+    assert [*config.get_group(SiteCheckSettings)] == ["a", "b2_c"]
+    a, b = config.get_group(SiteCheckSettings).values()
     assert (a.run, a.every_s, a.deadline_s, a.idle) == (("true",), 300.0, 30.0, False)
     assert (b.run, b.every_s, b.deadline_s, b.idle) == (("/bin/x", ""), 0.0, 180.0, True)
 
@@ -266,22 +268,22 @@ def test_a_reload_takes_the_checks() -> None:
         "[checks.c]",
         "[checks.d]",
     ]
-    assert merge_reloaded(old, new).checks == new.checks
+    assert merge_reloaded(old, new) == new
 
 
 # --- in the manager
 
 
-def settings(*names: str, every: str = "1m") -> dict[str, object]:
+def settings(*names: str, every: str = "1m") -> dict[str, SiteCheckSettings]:
     text = "".join(f'[checks.{name}]\nrun = ["{name}"]\nevery = "{every}"\n' for name in names)
-    return dict(read(text).checks)
+    return dict(read(text).get_group(SiteCheckSettings))
 
 
 def found_by(name: str) -> Finding:
     return finding(Action.INSPECT, code=f"check/{name}", component=NODE, fields={"check": name})
 
 
-def configure(house: House, **site: object) -> None:
+def configure(house: House, **site: SiteCheckSettings) -> None:
     house.reload(checks=site)
 
 

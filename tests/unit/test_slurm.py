@@ -18,11 +18,11 @@ from tests.unit.slurm_made import record_scontrol, verdict
 from tests.unit.test_imports import forbidden, loaded_by
 from tests.waiting import WAIT_S
 from vitald.cli.slurm import command, health
+from vitald.cli.slurm.script_settings import ScriptSettings
 from vitald.metrics.slurm import UnknownJobs
 from vitald.slurm import drain, scontrol
 from vitald.slurm.reasons import record_reasons
 from vitald.slurm.scontrol import SlurmNode
-from vitald.slurm.settings import Settings
 from vitald.slurm.unknown_jobs import count_job
 from vitald.worker_thread import WorkerThread
 
@@ -74,8 +74,8 @@ def test_asking_loads_little(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("SLURM_JOB_EXIT_CODE2", "0:0")
     config = tmp_path / "config.toml"
     config.write_text(f'[slurm]\nrecord = "{tmp_path}/record"')
-    daemons = ("vitald.catalog", "vitald.config", "vitald.judge", "vitald.collectors")
-    modules = ("asyncio", "sqlite3", "subprocess", "dataclasses")
+    daemons = ("vitald.catalog", "vitald.config.sections", "vitald.judge", "vitald.collectors")
+    modules = ("asyncio", "sqlite3", "subprocess")
     for edge in ("prolog", "epilog", "health"):
         loaded = loaded_by(["slurm", edge, "--socket", "/nonexistent", "--config", str(config)])
         assert "vitald.cli.slurm.command" in loaded
@@ -113,11 +113,11 @@ def test_a_refusal_stands_whatever_becomes_of_the_drain(
     with monkeypatch.context() as absent:
         absent.setenv("PATH", str(tmp_path))
         absent.setattr(scontrol, "PATH", str(tmp_path))
-        assert daemon.prolog(Settings()) == 20
+        assert daemon.prolog(ScriptSettings()) == 20
         assert "No such file or directory" in capsys.readouterr().err
     monkeypatch.setattr(drain, "drain_node", None)
     monkeypatch.setattr(scontrol, "read_node_state", lambda *_: SlurmNode(frozenset({"IDLE"}), ""))
-    assert daemon.prolog(Settings()) == 20
+    assert daemon.prolog(ScriptSettings()) == 20
     assert "TypeError" in capsys.readouterr().err
 
 
@@ -148,7 +148,7 @@ class Daemon:
             raise command.client.DaemonRefused(404, str(answer["error"]), "")
         return answer
 
-    def prolog(self, settings: Settings) -> int:
+    def prolog(self, settings: ScriptSettings) -> int:
         return command.run_prolog(
             settings, command.DaemonClient(None, time.monotonic() + settings.budget_s)
         )
@@ -182,7 +182,7 @@ def test_how_long_a_daemon_is_waited_for(
     config.write_text(f'[slurm]\nbudget = "{budget}"')
     left = []
 
-    def act(settings: Settings, daemon: command.DaemonClient) -> int:
+    def act(settings: ScriptSettings, daemon: command.DaemonClient) -> int:
         left.append(daemon.seconds_left)
         return 0
 
@@ -203,12 +203,12 @@ def test_jobs_that_cannot_be_counted(tmp_path: Path, capsys: pytest.CaptureFixtu
         return {sample.labels["choice"]: sample.value for sample in family.samples}
 
     for choice in ("allow", "allow", "refuse"):
-        count_job(Settings(record=record, unknown=choice))
+        count_job(ScriptSettings(record=record, unknown=choice))
     assert shown() == {"allow": 2, "refuse": 1}
     shutil.rmtree(record.parent)
     assert shown() == {"allow": 0, "refuse": 0}
     record.parent.touch()
-    count_job(Settings(record=record))
+    count_job(ScriptSettings(record=record))
     assert "this job is not counted: " in capsys.readouterr().err
     assert shown() == {}
 
@@ -217,9 +217,9 @@ def test_level_1_before_a_job(monkeypatch: pytest.MonkeyPatch, said: list[list[s
     """Where the last one is too old and there is time; what it finds decides."""
     monkeypatch.delenv("SLURM_JOB_USER", raising=False)
     monkeypatch.delenv("SLURM_JOB_UID", raising=False)
-    hourly = Settings(level_1_age_s=3600.0)
-    cases: list[tuple[Settings, list[dict[str, object]], bool]] = [
-        (Settings(), [], False),
+    hourly = ScriptSettings(level_1_age_s=3600.0)
+    cases: list[tuple[ScriptSettings, list[dict[str, object]], bool]] = [
+        (ScriptSettings(), [], False),
         (hourly, [last(60.0)], False),
         (hourly, [last(7200.0)], True),
         (hourly, [last(7200.0, took=30.0)], False),  # no time
@@ -268,13 +268,15 @@ def test_a_level_1_that_runs_already_is_waited_for(
             RUN: [{"error": "it is running already"}],
             "/v1/diagnostics": [*shown, {"last": [last(0.1)], "active": []}],
         }
-        assert Daemon(monkeypatch, answers).prolog(Settings(level_1_age_s=3600.0)) == 20, shown
+        assert Daemon(monkeypatch, answers).prolog(ScriptSettings(level_1_age_s=3600.0)) == 20, (
+            shown
+        )
 
 
 def test_what_was_drained_since_we_asked_is_not_resumed(
     said: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    settings = Settings(record=tmp_path / "reason")
+    settings = ScriptSettings(record=tmp_path / "reason")
     monkeypatch.setattr(
         scontrol, "read_node_state", lambda *_: SlurmNode(frozenset({"IDLE", "DRAIN"}), OURS)
     )
@@ -328,7 +330,9 @@ def test_the_end_of_a_job_that_nobody_told(
     for shown, trouble, told in cases:
         asked = record_scontrol(monkeypatch, shown, trouble)
         daemon = Daemon(monkeypatch, {"/v1/jobs": [JOBS, {}]})
-        health.report_ended_jobs(Settings(), command.DaemonClient(None, time.monotonic() + WAIT_S))
+        health.report_ended_jobs(
+            ScriptSettings(), command.DaemonClient(None, time.monotonic() + WAIT_S)
+        )
         # What is no number of Slurm's, another scheduler told.
         assert asked == [["show", "job", "12", "-o"]]
         ends = [json.loads(one.partition(" ")[2]) for one in daemon.asked[1:]]
@@ -351,14 +355,14 @@ def test_a_level_1_that_does_not_come_changes_nothing(
     for shown, answer in cases:
         answers = {"/v1/status": [HEALTHY], "/v1/jobs": [{}], "/v1/diagnostics": shown}
         daemon = Daemon(monkeypatch, {**answers, RUN: [answer]} if answer else answers)
-        assert daemon.prolog(Settings(level_1_age_s=3600.0, budget_s=0.5)) == 0, shown
+        assert daemon.prolog(ScriptSettings(level_1_age_s=3600.0, budget_s=0.5)) == 0, shown
         assert "level 1" in capsys.readouterr().err, shown
 
 
 def test_a_refused_job_is_not_noted(monkeypatch: pytest.MonkeyPatch, said: list[list[str]]) -> None:
     """And pre-empts nothing."""
     daemon = Daemon(monkeypatch, {"/v1/status": [verdict()]})
-    assert daemon.prolog(Settings()) == 20
+    assert daemon.prolog(ScriptSettings()) == 20
     assert daemon.asked == ["/v1/status"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,14 @@ from vitald.slurm.drain import choose_hyperpod_action, drain_node, resume_node
 from vitald.slurm.owner import Owner, find_owner
 from vitald.slurm.reasons import format_reason, record_reasons
 from vitald.slurm.scontrol import SlurmNode
-from vitald.slurm.settings import Settings
+from vitald.slurm.settings import SlurmSettings
 
 DRAINED = frozenset({"IDLE", "DRAIN"})
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(record=tmp_path / "new folder" / "reason")
+def settings(tmp_path: Path) -> SlurmSettings:
+    return SlurmSettings(record=tmp_path / "new folder" / "reason")
 
 
 @pytest.fixture
@@ -32,13 +33,13 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return record_scontrol(monkeypatch)
 
 
-def withdrawn(said: list[list[str]], known: SlurmNode, settings: Settings) -> list[list[str]]:
+def withdrawn(said: list[list[str]], known: SlurmNode, settings: SlurmSettings) -> list[list[str]]:
     drain_node(settings, verdict(), "gpu01", known, 1.0)
     assert all(words[:2] == ["update", "nodename=gpu01"] for words in said)
     return [words[2:] for words in said]
 
 
-def test_what_is_left_alone(said: list[list[str]], settings: Settings) -> None:
+def test_what_is_left_alone(said: list[list[str]], settings: SlurmSettings) -> None:
     ours = format_reason(settings, verdict())
     record_reasons(settings, ours)
     nodes = [
@@ -50,7 +51,7 @@ def test_what_is_left_alone(said: list[list[str]], settings: Settings) -> None:
     assert [known for known in nodes if withdrawn(said, known, settings)] == []
 
 
-def test_a_node_in_service_is_drained(said: list[list[str]], settings: Settings) -> None:
+def test_a_node_in_service_is_drained(said: list[list[str]], settings: SlurmSettings) -> None:
     for state, reason in (("IDLE", ""), ("MIXED", "an old reason")):
         said.clear()
         assert withdrawn(said, SlurmNode(frozenset({state}), reason), settings) == [
@@ -59,7 +60,7 @@ def test_a_node_in_service_is_drained(said: list[list[str]], settings: Settings)
 
 
 def test_a_reason_that_slurm_did_not_take_leaves_the_former_one_ours(
-    monkeypatch: pytest.MonkeyPatch, settings: Settings
+    monkeypatch: pytest.MonkeyPatch, settings: SlurmSettings
 ) -> None:
     ours = format_reason(settings, verdict())
     record_scontrol(monkeypatch)
@@ -71,7 +72,7 @@ def test_a_reason_that_slurm_did_not_take_leaves_the_former_one_ours(
 
 
 def test_the_record_is_on_the_disk_after_the_drain(
-    monkeypatch: pytest.MonkeyPatch, settings: Settings
+    monkeypatch: pytest.MonkeyPatch, settings: SlurmSettings
 ) -> None:
     """It survives a crash, and a slow disk delays no drain."""
     order: list[str] = []
@@ -93,7 +94,7 @@ def test_the_record_is_on_the_disk_after_the_drain(
 
 
 def test_a_node_that_is_ordered_to_reboot_meanwhile_is_not_resumed(
-    monkeypatch: pytest.MonkeyPatch, settings: Settings, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, settings: SlurmSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`state=resume` would cancel the reboot."""
     ours = format_reason(settings, verdict())
@@ -110,14 +111,14 @@ def test_a_node_that_is_ordered_to_reboot_meanwhile_is_not_resumed(
     )
 
 
-def test_our_own_reason_is_kept_up_to_date(said: list[list[str]], settings: Settings) -> None:
+def test_our_own_reason_is_kept_up_to_date(said: list[list[str]], settings: SlurmSettings) -> None:
     record_reasons(settings, "vitald: something milder")
     assert withdrawn(said, SlurmNode(DRAINED, "vitald: something milder"), settings) == [
         ["reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
     ]
 
 
-def test_hyperpod(said: list[list[str]], settings: Settings) -> None:
+def test_hyperpod(said: list[list[str]], settings: SlurmSettings) -> None:
     """In one call: nobody comes between."""
     words = ["comment=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
     idle = frozenset({"IDLE"})
@@ -128,16 +129,16 @@ def test_hyperpod(said: list[list[str]], settings: Settings) -> None:
     ):
         record_reasons(settings, known.reason)
         said.clear()
-        assert withdrawn(said, known, settings._replace(hyperpod=True)) == [
+        assert withdrawn(said, known, replace(settings, hyperpod=True)) == [
             ["state=fail", "reason=Action:Reboot", *(words if comment else [])]
         ], known
 
 
 def test_the_brake_is_asked_before_hyperpod_gets_a_node(
-    monkeypatch: pytest.MonkeyPatch, settings: Settings, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, settings: SlurmSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After the node was drained: those that ask at the same moment count it."""
-    settings, idle = settings._replace(hyperpod=True), frozenset({"IDLE"})
+    settings, idle = replace(settings, hyperpod=True), frozenset({"IDLE"})
     ours = format_reason(settings, verdict())
     drained = ["state=drain", f"reason={ours}"]
     then = SlurmNode(DRAINED, ours)
@@ -172,7 +173,7 @@ def test_the_brake_is_asked_before_hyperpod_gets_a_node(
 
 
 def test_a_node_that_is_not_drained_is_not_handed_to_hyperpod(
-    monkeypatch: pytest.MonkeyPatch, settings: Settings, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, settings: SlurmSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Others that ask at the same moment would not see it."""
     asked: list[list[str]] = []
@@ -183,7 +184,7 @@ def test_a_node_that_is_not_drained_is_not_handed_to_hyperpod(
 
     monkeypatch.setattr(scontrol, "run_scontrol", run)
     idle = SlurmNode(frozenset({"IDLE"}), "")
-    drain_node(settings._replace(hyperpod=True), verdict(), "gpu01", idle, WAIT_S, lambda: "")
+    drain_node(replace(settings, hyperpod=True), verdict(), "gpu01", idle, WAIT_S, lambda: "")
     assert [words[2] for words in asked] == ["state=drain"]
     assert "not drained: Unable to contact" in capsys.readouterr().err
 
@@ -200,7 +201,7 @@ def test_hyperpod_without_a_comment_where_slurm_takes_none(
 
     monkeypatch.setattr(scontrol, "run_scontrol", run)
     drain_node(
-        Settings(hyperpod=True), verdict(), "gpu01", SlurmNode(frozenset({"IDLE"}), ""), WAIT_S
+        SlurmSettings(hyperpod=True), verdict(), "gpu01", SlurmNode(frozenset({"IDLE"}), ""), WAIT_S
     )
     assert [words[:2] for words in asked] == [["state=fail", "reason=Action:Reboot"]] * 2
     printed = capsys.readouterr().err
@@ -237,7 +238,7 @@ def test_what_hyperpod_is_to_do() -> None:
 
 @given(st.text(), st.text(min_size=1, max_size=40))
 def test_a_reason_is_one_short_line(reason: str, prefix: str) -> None:
-    made = format_reason(Settings(reason="vitald"), verdict(reason=reason))
+    made = format_reason(SlurmSettings(reason="vitald"), verdict(reason=reason))
     assert made.startswith("vitald:") and len(made) <= 200 and made.isascii() and made.isprintable()
     assert not made.startswith("Action:") and not made.endswith('"'), (
         "scontrol would not keep it as it is"
@@ -247,11 +248,11 @@ def test_a_reason_is_one_short_line(reason: str, prefix: str) -> None:
 @pytest.mark.parametrize("hyperpod", [False, True])
 @pytest.mark.parametrize("problem", ["", "slurmctld does not answer"])
 def test_whether_slurm_gives_the_node_no_more_work(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, problem: str, hyperpod: bool
+    settings: SlurmSettings, monkeypatch: pytest.MonkeyPatch, problem: str, hyperpod: bool
 ) -> None:
     """By whomever it was drained."""
     monkeypatch.setattr(scontrol, "update_node", lambda *_: problem)
-    known = settings._replace(hyperpod=hyperpod)
+    known = replace(settings, hyperpod=hyperpod)
 
     def drain(states: frozenset[str], reason: str = "") -> bool:
         return drain_node(known, verdict(), "gpu01", SlurmNode(states, reason), WAIT_S)

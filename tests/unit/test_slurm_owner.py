@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from vitald.slurm.owner import Owner, find_owner
 from vitald.slurm.reasons import forget_reasons, record_reasons
 from vitald.slurm.scontrol import SlurmNode
-from vitald.slurm.settings import Settings
+from vitald.slurm.settings import SlurmSettings
 
 OURS = "vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"
 
@@ -61,8 +62,8 @@ CASES = {
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    made = Settings(record=tmp_path / "record")
+def settings(tmp_path: Path) -> SlurmSettings:
+    made = SlurmSettings(record=tmp_path / "record")
     record_reasons(made, OURS)
     return made
 
@@ -75,7 +76,7 @@ def make_node(state: str, reason: str) -> SlurmNode:
     ("owner", "state", "reason"),
     [(owner, *case) for owner, cases in CASES.items() for case in cases],
 )
-def test_whose_a_node_is(settings: Settings, owner: Owner, state: str, reason: str) -> None:
+def test_whose_a_node_is(settings: SlurmSettings, owner: Owner, state: str, reason: str) -> None:
     found = find_owner(settings, make_node(state, reason))
     assert found.owner is owner
     assert bool(found.obstacle) is (owner is Owner.OTHERS)
@@ -83,7 +84,7 @@ def test_whose_a_node_is(settings: Settings, owner: Owner, state: str, reason: s
 
 @pytest.mark.parametrize(("state", "reason"), CASES[Owner.VITALD])
 def test_without_a_record_no_reason_is_ours(
-    settings: Settings, state: str, reason: str, capsys: pytest.CaptureFixture[str]
+    settings: SlurmSettings, state: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget_reasons(settings)
     owner, obstacle = find_owner(settings, make_node(state, reason))
@@ -97,13 +98,13 @@ def test_without_a_record_no_reason_is_ours(
     assert "not read, so no reason counts as ours: [Errno 21]" in capsys.readouterr().err
 
 
-def test_a_record_of_another_reason_does_not_count(settings: Settings) -> None:
+def test_a_record_of_another_reason_does_not_count(settings: SlurmSettings) -> None:
     record_reasons(settings, "vitald: something milder")
     assert find_owner(settings, make_node("IDLE+DRAIN", OURS)).owner is Owner.OTHERS
 
 
 def test_a_record_that_cannot_be_written_is_reported(
-    settings: Settings, capsys: pytest.CaptureFixture[str]
+    settings: SlurmSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record_reasons(settings._replace(record=settings.record / "below a file"), OURS)
+    record_reasons(replace(settings, record=settings.record / "below a file"), OURS)
     assert "this drain will count as an administrator's" in capsys.readouterr().err

@@ -6,29 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from vitald import config, config_sections
-from vitald.slurm.settings import Settings, read_settings
+from vitald.cli.slurm.script_settings import ScriptSettings, read_settings
+from vitald.config.sections import load_config
+from vitald.server.settings import find_socket
+from vitald.slurm.settings import SLURM, SlurmSettings
 
 
 def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
-    """Read twice, for speed: keys, defaults and values agree."""
-    own = config_sections.SlurmSettings()
-    assert {
-        name: getattr(Settings(), name)
-        for name in Settings._fields
-        if name not in ("socket", "config")
-    } == {name: getattr(own, name) for name, _ in config.settings_of("slurm").values()}
+    """The scripts read the file by themselves; the daemon and root read the whole of it."""
     path = tmp_path / "config.toml"
     path.write_text(
         '[slurm]\nunknown = "refuse"\nlevel_1_age = "12h"\nbudget = "500ms"\nlevel_2_after_failure'
         f' = false\nreason = "NODE"\nrecord = "{tmp_path}/r"\nhyperpod = true\n[paths]\nruntime = "{tmp_path}"\n'
     )
-    read, whole = read_settings(path), config.load(path)
-    for name, _ in config.settings_of("slurm").values():
-        assert getattr(read, name) == getattr(whole.slurm, name) != getattr(Settings(), name)
-    assert read.socket == whole.socket_path
+    read, whole = read_settings(path), load_config(path)
+    for name, _ in SLURM.list_settings().values():
+        value = getattr(whole[SlurmSettings], name)
+        assert getattr(read, name) == value != getattr(ScriptSettings(), name)
+    assert (read.socket, read.config) == (find_socket(whole), path)
     path.write_text(f'[socket]\npath = "{tmp_path}/s"\n[paths]\nruntime = "/elsewhere"\n')
-    assert read_settings(path).socket == config.load(path).socket_path
+    assert read_settings(path).socket == find_socket(load_config(path))
 
 
 @pytest.mark.parametrize(
@@ -48,6 +45,6 @@ def test_what_is_wrong_in_the_file_is_said(
     """A key that is wrong costs no other key."""
     path = tmp_path / "config.toml"
     path.write_text(text)
-    assert read_settings(path) == Settings(hyperpod="hyperpod = true" in text)
+    assert read_settings(path) == ScriptSettings(hyperpod="hyperpod = true" in text, config=path)
     assert complaint in capsys.readouterr().err
-    assert read_settings(tmp_path / "none") == Settings()
+    assert read_settings(tmp_path / "none") == ScriptSettings(config=tmp_path / "none")

@@ -28,7 +28,9 @@ from vitald.core.daemon_events import DaemonEvents
 from vitald.core.evaluator import Evaluator
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import compute_verdict
-from vitald.ledger import AuditRecord, LedgerEntry, PastQuery, read_events
+from vitald.ledger.queries import PastQuery, read_events
+from vitald.ledger.schema import AuditRecord
+from vitald.ledger.store import LedgerEntry
 from vitald.model import (
     NODE,
     Action,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.builders import finding
-from vitald.ledger import FindingChange, PastTransition
+from vitald.ledger.queries import FindingChange
+from vitald.ledger.schema import PastTransition
 from vitald.model import Action, FindingState
 from vitald.server.routes.transitions import _name_change
 

@@ -21,7 +21,6 @@ from tests.exported import read_exported
 from tests.system.test_metrics import complaints
 from tests.unit.builders import event, finding, gpu, interpreter
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.config_sections import Recovery
 from vitald.core.node_state import NodeState
 from vitald.core.publishers import SinkReport
 from vitald.metrics.diagnostics import RunTally
@@ -44,6 +43,7 @@ from vitald.model import (
     When,
 )
 from vitald.model.diagnostic import ScheduledRun
+from vitald.recovery.settings import RecoverySettings
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.routes.diagnostics import DiagnosticsView
 from vitald.worker_thread import WorkerThread
@@ -75,7 +75,7 @@ class Board:
             diagnostics=cast("DiagnosticsView", shown),
             tally=RunTally(),
             recovery=RecoveryRequester(
-                self.state, folder, self.thread, lambda: Recovery(), asyncio.Event()
+                self.state, folder, self.thread, lambda: RecoverySettings(), asyncio.Event()
             ),
             unknown_jobs=UnknownJobs(lambda: folder / "record", self.thread),
             instance_type=HOSTILE[4],

@@ -55,9 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show_example(arguments: argparse.Namespace) -> int:
-    from vitald import config as configs
+    from vitald.config.example import format_example
 
-    text = configs.example()
+    text = format_example()
     if arguments.json:
         render.emit_json({"example": text})
     else:
@@ -66,14 +66,15 @@ def _show_example(arguments: argparse.Namespace) -> int:
 
 
 def _check_file(arguments: argparse.Namespace) -> int:
-    from vitald import config as configs
-    from vitald import config_file
+    from vitald.config.errors import ConfigError
+    from vitald.config.file import DEFAULT_PATH
+    from vitald.config.sections import load_config
 
-    path = arguments.file or arguments.config or config_file.DEFAULT_PATH
+    path = arguments.file or arguments.config or DEFAULT_PATH
     errors: list[str] = []
     try:
-        configs.load(path)
-    except config_file.ConfigError as error:
+        load_config(path)
+    except ConfigError as error:
         errors = error.errors
     if arguments.json:
         render.emit_json({"file": str(path), "ok": not errors, "errors": errors})

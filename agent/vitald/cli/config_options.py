@@ -12,7 +12,7 @@ from vitald.cli import EX_CONFIG, CommandFailed, words
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
-    from vitald.config import Config
+    from vitald.config.values import Config
 
 
 class ConfigRejected(CommandFailed):
@@ -26,7 +26,7 @@ class ConfigRejected(CommandFailed):
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:
     """--config, for a verb that acts as the configured daemon does."""
-    from vitald.config_file import DEFAULT_PATH
+    from vitald.config.file import DEFAULT_PATH
 
     parser.add_argument(
         "--config",
@@ -51,13 +51,14 @@ def load_catalog(path: Path | None, profile: str | None) -> tuple[Config, Catalo
     """A file's configuration, and the catalogue by it or by another profile. None: the defaults.
     Raises ConfigRejected.
     """
-    from vitald import catalog as catalogs
-    from vitald import config as configs
-    from vitald import config_file
+    from vitald.catalog import CatalogError
+    from vitald.catalog.settings import load_configured_catalog
+    from vitald.config.errors import ConfigError
+    from vitald.config.sections import load_config
 
     try:
-        config = configs.load(path)
-        catalog = catalogs.load_catalog(profile or config.catalog.profile, config.catalog.overrides)
-    except (config_file.ConfigError, catalogs.CatalogError) as error:
+        config = load_config(path)
+        catalog = load_configured_catalog(config, profile)
+    except (ConfigError, CatalogError) as error:
         raise ConfigRejected(error.errors) from None
     return config, catalog

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 from vitald.checking import is_line, parse_pci_address
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, UsageError, client, render, words
 from vitald.collectors.kernel_log.settings import KernelLogSettings
-from vitald.config import load
-from vitald.config_file import DEFAULT_PATH, ConfigError
+from vitald.config.errors import ConfigError
+from vitald.config.file import DEFAULT_PATH
+from vitald.config.sections import load_config
 from vitald.recovery import files, inputs
 from vitald.server import endpoints
 
@@ -172,8 +173,10 @@ def _find_kernel_log(path: Path) -> KernelLogSettings:
     write. Raises Untrusted, ConfigError.
     """
     if os.geteuid() == 0:
-        return inputs.read_config(path).kernel_log
-    return load(path if path != DEFAULT_PATH or path.exists() else None).kernel_log
+        config = inputs.read_config(path)
+    else:
+        config = load_config(path if path != DEFAULT_PATH or path.exists() else None)
+    return config[KernelLogSettings]
 
 
 def _read_message(kind: _DrillKind, code: str | None) -> str:

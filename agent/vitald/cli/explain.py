@@ -32,7 +32,7 @@ def options(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vitald.config_file import find_default_file
+    from vitald.config.file import find_default_file
     from vitald.server import serialize
 
     path = arguments.config or find_default_file()

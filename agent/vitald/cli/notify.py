@@ -27,14 +27,17 @@ from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, CommandFailed, UsageError, cli
 from vitald.cli.config_options import ConfigRejected, add_config_option
 from vitald.cli.memory import import_aiohttp
 from vitald.cli.progress import WorkProgress
+from vitald.config.paths import Paths
+from vitald.publish.notify.settings import NotifySettings, describe_server
+from vitald.publish.settings import PublishSettings
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE
+from vitald.server.settings import find_socket
 
 if TYPE_CHECKING:
     import pwd
 
-    from vitald.notify_section import NotifySettings
-    from vitald.publish.config import PublisherConfig
+    from vitald.config.values import Config
     from vitald.publish.notify.notification import NodeIdentity, NotifiedFinding
     from vitald.publish.notify.send_test import SentTest
     from vitald.publish.summary import NodeSummary
@@ -63,7 +66,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vitald.config_file import DEFAULT_PATH, ConfigError
+    from vitald.config.errors import ConfigError
+    from vitald.config.file import DEFAULT_PATH
     from vitald.publish.config import load_config
 
     is_absent = arguments.config == DEFAULT_PATH and not DEFAULT_PATH.exists()
@@ -76,24 +80,23 @@ def run(arguments: argparse.Namespace) -> int:
     return _show_receivers(config, arguments)
 
 
-def _find_receiver(config: PublisherConfig, name: str) -> NotifySettings:
+def _find_receiver(config: Config, name: str) -> NotifySettings:
     """Raises UsageError."""
     from vitald.text import replace_unprintable
     from vitald.tomlfile import suggest_word
 
-    if name in config.notify:
-        return config.notify[name]
+    receivers = config.get_group(NotifySettings)
+    if name in receivers:
+        return receivers[name]
     shown = replace_unprintable(name[:64])
-    if not config.notify:
+    if not receivers:
         raise UsageError(f"no receiver {shown!r}: the configuration has no [notify.NAME]")
-    names = ", ".join(config.notify)
-    raise UsageError(f"no receiver {shown!r}; there are {names}{suggest_word(name, config.notify)}")
+    names = ", ".join(receivers)
+    raise UsageError(f"no receiver {shown!r}; there are {names}{suggest_word(name, receivers)}")
 
 
 def _describe_target(settings: NotifySettings) -> str:
     """A program, or servers without the path, which may be a secret."""
-    from vitald.notify_section import describe_server
-
     if settings.type == "exec":
         return settings.command[0]
     if settings.url_file is not None:
@@ -115,8 +118,8 @@ class _Planned:
     left_out: int
 
 
-def _show_receivers(config: PublisherConfig, arguments: argparse.Namespace) -> int:
-    chosen = config.notify
+def _show_receivers(config: Config, arguments: argparse.Namespace) -> int:
+    chosen = config.get_group(NotifySettings)
     if arguments.name is not None:
         chosen = {arguments.name: _find_receiver(config, arguments.name)}
     if not chosen:
@@ -129,13 +132,13 @@ def _show_receivers(config: PublisherConfig, arguments: argparse.Namespace) -> i
     from vitald.publish.summary import NoSummary, parse_summary
 
     if arguments.socket is None:
-        arguments.socket = config.socket_path
+        arguments.socket = find_socket(config)
     try:
         findings = parse_findings(client.get(arguments, endpoints.FINDINGS, limit=MAX_PAGE))
         summary = parse_summary(client.get(arguments, endpoints.SUMMARY))
     except (AnswerUnusable, NoSummary) as error:
         raise CommandFailed(f"the daemon's answer is not usable: {error}") from None
-    node = replace(identify_node(config.paths), boot_id=summary.boot_id)
+    node = replace(identify_node(config[Paths]), boot_id=summary.boot_id)
     planned = {
         name: _plan_messages(settings, findings, summary, node) for name, settings in chosen.items()
     }
@@ -215,9 +218,10 @@ def _plan_alerts(settings: NotifySettings, summary: NodeSummary, node: NodeIdent
 # --- test
 
 
-def _test_receiver(config: PublisherConfig, name: str, *, as_json: bool) -> int:
+def _test_receiver(config: Config, name: str, *, as_json: bool) -> int:
     settings = _find_receiver(config, name)
-    user = _find_user(config.publish.user)
+    user_name = config[PublishSettings].user
+    user = _find_user(user_name)
     _check_user(name, settings, user)
     results = _send(config, name, settings)
     if as_json:
@@ -226,11 +230,11 @@ def _test_receiver(config: PublisherConfig, name: str, *, as_json: bool) -> int:
         for result in results:
             _print_result(name, settings, result)
         for path in _list_unreadable(settings, user):
-            print(f"note: {config.publish.user}, as which vitald publish runs, cannot read {path}")
+            print(f"note: {user_name}, as which vitald publish runs, cannot read {path}")
     return EX_UNAVAILABLE if any(result.error for result in results) else 0
 
 
-def _send(config: PublisherConfig, name: str, settings: NotifySettings) -> list[SentTest]:
+def _send(config: Config, name: str, settings: NotifySettings) -> list[SentTest]:
     import asyncio
 
     import_aiohttp()
@@ -238,7 +242,7 @@ def _send(config: PublisherConfig, name: str, settings: NotifySettings) -> list[
     from vitald.publish.notify.secret_file import SecretUnusable
     from vitald.publish.notify.send_test import send_test
 
-    node = identify_node(config.paths)
+    node = identify_node(config[Paths])
     try:
         with WorkProgress(lambda: f"sends to {name}"):
             return asyncio.run(send_test(name, settings, node, time.time()))

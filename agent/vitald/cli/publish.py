@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, UsageError
 from vitald.cli.memory import import_aiohttp
+from vitald.log.settings import LogSettings
+from vitald.publish.kubernetes.settings import KubernetesSettings
+from vitald.publish.settings import PublishSettings
 
 if TYPE_CHECKING:
-    from vitald.publish.config import PublisherConfig
+    from vitald.config.values import Config
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -105,15 +108,16 @@ def _check_options(arguments: argparse.Namespace) -> None:
 def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
     gc.disable()  # start-up creates many objects, and nearly all of them stay
-    from vitald import log
-    from vitald.config_file import ConfigError, find_default_file
+    from vitald.config.errors import ConfigError
+    from vitald.config.file import find_default_file
+    from vitald.log.output import configure_log
     from vitald.publish.config import load_config
 
     try:
         config = load_config(arguments.config or find_default_file())
     except ConfigError as error:
         return _report_failure(error.errors, EX_CONFIG)
-    log.configure_log(config.log.level, config.log.format)
+    configure_log(config[LogSettings].level, config[LogSettings].format)
     import_aiohttp()
     if arguments.all_nodes or arguments.what == "sweep":
         return _run_for_cluster(arguments, config)
@@ -139,7 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run_for_cluster(arguments: argparse.Namespace, config: PublisherConfig) -> int:
+def _run_for_cluster(arguments: argparse.Namespace, config: Config) -> int:
     from vitald.cli import publish_cluster
     from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable
     from vitald.publish.kubernetes.credentials import NoCredentials
@@ -155,7 +159,7 @@ def _run_for_cluster(arguments: argparse.Namespace, config: PublisherConfig) -> 
             )
         else:
             publish_cluster.retire_all_nodes(
-                config.kubernetes,
+                config[KubernetesSettings],
                 kubeconfig=arguments.kubeconfig,
                 binding=arguments.revoke or "",
                 dry_run=arguments.dry_run,
@@ -165,7 +169,7 @@ def _run_for_cluster(arguments: argparse.Namespace, config: PublisherConfig) -> 
     return 0
 
 
-def _retire(config: PublisherConfig) -> int:
+def _retire(config: Config) -> int:
     from vitald.publish.kubernetes.credentials import NoCredentials
     from vitald.publish.kubernetes.retire import NotRetired, retire_node
     from vitald.publish.sinks import open_client
@@ -173,7 +177,7 @@ def _retire(config: PublisherConfig) -> int:
     from vitald.worker_thread import NoThread
 
     async def retire() -> list[str]:
-        folder, settings = config.publish.state, config.kubernetes
+        folder, settings = config[PublishSettings].state, config[KubernetesSettings]
         with lock_state(folder), closing(StateStore(folder, may_create=False)) as store:
             async with open_client(settings) as client:
                 return await retire_node(client, settings, store)

@@ -15,13 +15,14 @@ from pathlib import Path
 
 from vitald.cli import UsageError
 from vitald.cli.progress import WorkProgress
-from vitald.publish.config import PublisherConfig
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.publish.kubernetes.cluster_client import ClusterClient
 from vitald.publish.kubernetes.lease import Lease
 from vitald.publish.kubernetes.retire_cluster import Removal, retire_cluster
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.kubernetes.sweep import Sweep
 from vitald.publish.sinks import find_access
-from vitald.publish_sections import KubernetesSettings
 
 LEASE = "vitald-sweep"  # as the Roles of the manifests and of the chart name it
 
@@ -64,23 +65,25 @@ async def _open_client(
         yield client
 
 
-def sweep(config: PublisherConfig, *, pods: str, namespace: str) -> None:
+def sweep(config: Config, *, pods: str, namespace: str) -> None:
     """Until SIGTERM or SIGINT. Raises NoCredentials."""
     namespace = namespace or os.environ.get("POD_NAMESPACE", "")
     if not namespace:
         raise UsageError("sweep needs --namespace, or the variable POD_NAMESPACE")
 
     async def run() -> None:
-        async with ClusterClient(find_access(config.kubernetes), "") as client:
+        async with ClusterClient(find_access(config[KubernetesSettings]), "") as client:
             lease = Lease(
                 client=client,
                 namespace=namespace,
                 name=LEASE,
                 identity=f"{socket.gethostname()}_{uuid.uuid4()}",
             )
-            ready_file = config.paths.runtime / "sweep"
+            ready_file = config[Paths].runtime / "sweep"
             work = asyncio.ensure_future(
-                Sweep(client, config.kubernetes, lease, pods=pods, ready_file=ready_file).run()
+                Sweep(
+                    client, config[KubernetesSettings], lease, pods=pods, ready_file=ready_file
+                ).run()
             )
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, work.cancel)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
     from vitald.collectors.kernel_log.saved_coverage import Stamp
-    from vitald.config import Config
+    from vitald.config.values import Config
     from vitald.judge.engine import Judge
-    from vitald.ledger import LedgerSnapshot
+    from vitald.ledger.queries import LedgerSnapshot
     from vitald.model import Event, Finding
 
     # By the rules in force, and by the others; and where its line is in a log
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
 from vitald.cli.progress import WorkProgress, describe_reading
 from vitald.cli.render import Json
+from vitald.collectors.kernel_log.settings import KernelLogSettings
+from vitald.judge.settings import PolicySettings
 from vitald.text import count_noun
 
 _MAX_LISTED = 200
@@ -61,22 +63,20 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vitald import catalog as catalogs
-    from vitald import config as configs
-    from vitald import config_file
+    from vitald.catalog import CatalogError
+    from vitald.catalog.settings import load_configured_catalog
     from vitald.collectors.kernel_log.unpack import CannotUnpack
-    from vitald.ledger import LedgerError
+    from vitald.config.errors import ConfigError
+    from vitald.config.file import find_default_file
+    from vitald.config.sections import load_config
+    from vitald.ledger.errors import LedgerError
 
-    path = arguments.config or config_file.find_default_file()
+    path = arguments.config or find_default_file()
     try:
-        config = configs.load(path)
-        force = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
-        other = catalogs.load_catalog(
-            arguments.profile or config.catalog.profile,
-            config.catalog.overrides,
-            extra=arguments.catalog,
-        )
-    except (config_file.ConfigError, catalogs.CatalogError) as error:
+        config = load_config(path)
+        force = load_configured_catalog(config)
+        other = load_configured_catalog(config, arguments.profile, arguments.catalog)
+    except (ConfigError, CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         return EX_CONFIG
     try:
@@ -93,9 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _replay_ledger(
     arguments: argparse.Namespace, force: Catalog, other: Catalog, config: Config
 ) -> int:
-    from vitald.ledger import is_ledger, open_snapshot
+    from vitald.ledger.queries import is_ledger, open_snapshot
 
-    device_reset = config.policy.device_reset
+    device_reset = config[PolicySettings].device_reset
     if not is_ledger(arguments.file):
         return _replay_log(arguments, force, other, config)
     with open_snapshot(arguments.file) as stored:
@@ -119,7 +119,8 @@ def _replay_log(
     from vitald.collectors.kernel_log.interpret import Interpreter
     from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, open_log
 
-    userspace, device_reset = config.kernel_log.userspace, config.policy.device_reset
+    userspace = config[KernelLogSettings].userspace
+    device_reset = config[PolicySettings].device_reset
     readers = [
         Interpreter(catalog, MarkedDrills(), None, userspace=userspace)
         for catalog in (force, other)

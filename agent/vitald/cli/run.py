@@ -10,6 +10,7 @@ from pathlib import Path
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE
 from vitald.cli.memory import import_aiohttp, return_memory_early
+from vitald.log.settings import LogSettings
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -23,19 +24,21 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     gc.disable()  # start-up creates many objects, and nearly all of them stay
-    from vitald import config as configs
-    from vitald import config_file, log
     from vitald.catalog import CatalogError
+    from vitald.config.errors import ConfigError
+    from vitald.config.file import find_default_file
+    from vitald.config.sections import load_config
+    from vitald.log.output import configure_log
 
     if sys.__stderr__ is not None:
         # The log must notice that a line cannot be written, to reconnect to the journal.
         sys.stderr = sys.__stderr__
 
-    path = arguments.config or config_file.find_default_file()
+    path = arguments.config or find_default_file()
     try:
-        config = configs.load(path)
-        log.configure_log(config.log.level, config.log.format)
-    except (config_file.ConfigError, CatalogError) as error:
+        config = load_config(path)
+        configure_log(config[LogSettings].level, config[LogSettings].format)
+    except (ConfigError, CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         _report_failure(error.errors[0])
         return EX_CONFIG

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
     from vitald.collectors.kernel_log.saved_event import SavedEvent
     from vitald.collectors.kernel_log.saved_log import SavedLog
-    from vitald.config import Config
+    from vitald.config.values import Config
     from vitald.model import Event, Finding, FindingKey, Transition, Verdict
     from vitald.server import schema
 
@@ -33,6 +33,8 @@ from vitald.cli import EX_NOINPUT, config_options, finding_text, render
 from vitald.cli.check import EXIT
 from vitald.cli.progress import WorkProgress, describe_reading
 from vitald.cli.render import Json
+from vitald.collectors.kernel_log.settings import KernelLogSettings
+from vitald.judge.settings import PolicySettings
 from vitald.text import count_noun
 
 USERSPACE = ("unconfirmed", "confirmed", "ignore")  # as in vitald.config, which is slow to import
@@ -97,7 +99,10 @@ def _scan_log(arguments: argparse.Namespace, config: Config, catalog: Catalog) -
     from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, open_log
 
     reader = Interpreter(
-        catalog, MarkedDrills(), None, userspace=arguments.userspace or config.kernel_log.userspace
+        catalog,
+        MarkedDrills(),
+        None,
+        userspace=arguments.userspace or config[KernelLogSettings].userspace,
     )
     scan = _LogScan(arguments, catalog)
     with open_log(arguments.file) as opened:
@@ -109,7 +114,7 @@ def _scan_log(arguments: argparse.Namespace, config: Config, catalog: Catalog) -
 
         with WorkProgress(describe) as progress:
             scan.read_log(saved, progress)
-    return scan.report_verdict(saved.coverage, device_reset=config.policy.device_reset)
+    return scan.report_verdict(saved.coverage, device_reset=config[PolicySettings].device_reset)
 
 
 class _LogScan:

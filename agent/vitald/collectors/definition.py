@@ -17,9 +17,9 @@ from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.reading_definitions import ReadingTable
+from vitald.config.section import Section
+from vitald.config.values import Config
 from vitald.model import Source
-from vitald.paths import Paths
-from vitald.settings import Section, SectionValues
 
 
 class PresentSource(Source, Protocol):
@@ -41,8 +41,7 @@ class CollectorContext:
     empty while they are.
     """
 
-    paths: Paths
-    settings: SectionValues
+    config: Config
     catalog: Catalog
     boot_id: str
     inventory: PciInventory

@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from vitald import collectors
-from vitald.settings import Section
+from vitald.config.section import Section
 
 if TYPE_CHECKING:
     from vitald.collectors.definition import CollectorDefinition
@@ -35,6 +35,13 @@ def find_sections() -> tuple[Section, ...]:
         for package in find_packages()
     ]
     return tuple(sorted(sections, key=lambda section: section.order))
+
+
+def find_switched() -> tuple[str, ...]:
+    """Names of the collectors' sections that can be switched off, in the file's order."""
+    return tuple(
+        section.name for section in find_sections() if "enabled" in section.list_settings()
+    )
 
 
 @cache

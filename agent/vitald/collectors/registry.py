@@ -39,9 +39,9 @@ from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import PollingSource
 from vitald.collectors.uevents import Uevents
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.model import Event, Position, Source
-from vitald.paths import Paths
-from vitald.settings import SectionValues
 from vitald.worker_thread import WorkerThread
 
 C = TypeVar("C")
@@ -52,8 +52,7 @@ class Sources:
 
     def __init__(
         self,
-        paths: Paths,
-        settings: SectionValues,
+        config: Config,
         catalog: Catalog,
         boot_id: str,
         reader: WorkerThread,
@@ -64,18 +63,18 @@ class Sources:
         """`well` says whether what is present may be taken for what should be present. `kmsg`: a
         file descriptor of /dev/kmsg that systemd passed.
         """
-        self._settings = settings
+        paths = config[Paths]
+        self._config = config
         self.inventory = PciInventory(paths.sysfs)
         self.places = NeuronLocations()
         fstab = Fstab(paths.fstab)
         fstab.read_table()  # once before lines are read; from then on the host source does it
-        mounts = (str(paths.state), *settings[HostSettings].mounts)
+        mounts = (str(paths.state), *config[HostSettings].mounts)
         needed = FileSystems(paths.sysfs, paths.procfs, mounts, fstab)
         self._listed = ListedDevices(paths.sysfs, needed.list_mounted)
         self._listed.read_names()
         context = CollectorContext(
-            paths=paths,
-            settings=settings,
+            config=config,
             catalog=catalog,
             boot_id=boot_id,
             inventory=self.inventory,
@@ -90,7 +89,7 @@ class Sources:
         self.expected = _find_instance(collectors.values(), ExpectedInventory)
         self._network = _find_instance(collectors.values(), Network)
         self.present: list[PresentSource] = _build_sources(context, collectors)
-        log = settings[KernelLogSettings]
+        log = config[KernelLogSettings]
         drives = _find_instance(collectors.values(), Host).drives
         self.interpreter = self._build_interpreter(catalog, log.userspace, needed, drives)
         self.kernel_log = self._build_kernel_log(log, boot_id, kmsg)
@@ -109,11 +108,11 @@ class Sources:
     def all(self) -> list[Source]:
         return [self.kernel_log, *self.present]
 
-    def configure(self, catalog: Catalog, settings: SectionValues) -> None:
+    def configure(self, catalog: Catalog, config: Config) -> None:
         """Use a configuration that was reloaded."""
-        self.interpreter.configure(catalog, userspace=settings[KernelLogSettings].userspace)
-        before, self._settings = self._settings, settings
-        gpus, expected = settings[NvmlSettings].expected_gpus, settings[ExpectSettings]
+        self.interpreter.configure(catalog, userspace=config[KernelLogSettings].userspace)
+        before, self._config = self._config, config
+        gpus, expected = config[NvmlSettings].expected_gpus, config[ExpectSettings]
         changed = (gpus, expected) != (before[NvmlSettings].expected_gpus, before[ExpectSettings])
         self.expected.configure(expected, gpus)
         self._network.rates = expected.link_rate
@@ -205,7 +204,7 @@ def _build_sources(
     """The sources that are enabled, in the order of their sections."""
     sources: list[PresentSource] = []
     for definition in find_collectors():
-        if not getattr(context.settings[definition.section.settings], "enabled", True):
+        if not getattr(context.config[definition.section.settings], "enabled", True):
             continue
         if definition.build_source is not None:
             sources.append(definition.build_source(context))
@@ -217,7 +216,7 @@ def _build_sources(
 def _build_polling_source(
     context: CollectorContext, definition: CollectorDefinition, collector: Collector
 ) -> PollingSource:
-    settings = context.settings[definition.section.settings]
+    settings = context.config[definition.section.settings]
     return PollingSource(
         collector,
         context.catalog,
@@ -226,5 +225,5 @@ def _build_polling_source(
         timeout_s=definition.deadline_s or settings.deadline_s,
         kinds=definition.catalog_kinds,
         has_enough=partial(context.has_enough, *definition.counted),
-        settle_s=context.settings[ExpectSettings].settle_s,
+        settle_s=context.config[ExpectSettings].settle_s,
     )

@@ -20,7 +20,8 @@ from vitald.core.daemon_events import DaemonEvents
 from vitald.judge.engine import Judge
 from vitald.judge.findings import BY_PERSON, SUPPRESSED
 from vitald.judge.open_findings import MAX_RESOLVED
-from vitald.ledger import AuditRecord, LedgerEntry
+from vitald.ledger.schema import AuditRecord
+from vitald.ledger.store import LedgerEntry
 from vitald.model import NODE, Batch, Component, Event, Fields, Finding, Transition, Value
 from vitald.model.codes import CLEARED, REPLACED
 from vitald.model.event import SIBLINGS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vitald.core.evaluator import OperatorAction
 from vitald.core.work_items import ActionItem
 from vitald.core.work_queue import WorkQueue
-from vitald.ledger import AuditRecord
+from vitald.ledger.schema import AuditRecord
 from vitald.model import Fields, Finding
 from vitald.model.codes import ACCEPTED, CLEARED, REMEDY_BEGUN
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitald.ledger import LedgerEntry, count_events
+from vitald.ledger.store import LedgerEntry, count_events
 
 MAX_HELD_EVENTS = 50_000
 

@@ -10,7 +10,8 @@ import anyio
 import structlog
 
 from vitald.core.node_state import NodeState
-from vitald.ledger import Ledger, LedgerError
+from vitald.ledger.errors import LedgerError
+from vitald.ledger.store import Ledger
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")

@@ -18,7 +18,7 @@ from enum import Enum
 
 from vitald.core.publishers import SinkReport
 from vitald.model import Finding, Transition
-from vitald.publish_sections import TAINT_SINK
+from vitald.publish.kubernetes.settings import TAINT_SINK
 
 
 class Step(Enum):

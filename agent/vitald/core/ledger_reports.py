@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from vitald.ledger import RestoredState
+from vitald.ledger.restore import RestoredState
 from vitald.model import Fields
 
 # Code, fields and raw text of an event; it never waits.

@@ -23,14 +23,9 @@ from vitald.core.held_entries import HeldEntries
 from vitald.core.ledger_reports import LedgerReports
 from vitald.core.node_state import NodeState
 from vitald.core.position_buffer import PositionBuffer
-from vitald.ledger import (
-    Ledger,
-    LedgerDamaged,
-    LedgerEntry,
-    LedgerError,
-    LedgerNewer,
-    RestoredState,
-)
+from vitald.ledger.errors import LedgerDamaged, LedgerError, LedgerNewer
+from vitald.ledger.restore import RestoredState
+from vitald.ledger.store import Ledger, LedgerEntry
 from vitald.model import KERNEL_LOG, Changes, Event, Fields, Memory, Position, Transition
 from vitald.worker_thread import ThreadStuck, WorkerThread
 

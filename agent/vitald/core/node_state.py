@@ -26,7 +26,7 @@ from vitald.core.publishers import Publishers
 from vitald.judge.engine import Judge
 from vitald.judge.repairs import waits_for_idle
 from vitald.judge.verdict import WorkPhase, compute_verdict
-from vitald.ledger import StoredEvent
+from vitald.ledger.queries import StoredEvent
 from vitald.model import (
     Component,
     Event,

@@ -28,7 +28,8 @@ from vitald.core.transition_log import log_transitions
 from vitald.core.work_items import BarrierItem, BatchItem, CatalogItem, WorkItem
 from vitald.core.work_queue import WorkQueue
 from vitald.judge.engine import Judge
-from vitald.ledger import Ledger, LedgerEntry, RestoredState
+from vitald.ledger.restore import RestoredState
+from vitald.ledger.store import Ledger, LedgerEntry
 from vitald.model import (
     KERNEL_LOG,
     NODE,

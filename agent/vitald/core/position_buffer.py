@@ -10,7 +10,8 @@ from functools import partial
 import structlog
 
 from vitald.core.held_entries import HeldEntries
-from vitald.ledger import Ledger, LedgerDamaged, LedgerError
+from vitald.ledger.errors import LedgerDamaged, LedgerError
+from vitald.ledger.store import Ledger
 from vitald.model import Position
 from vitald.worker_thread import WorkerThread
 

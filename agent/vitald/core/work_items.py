@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from vitald.catalog import Catalog
 from vitald.core.evaluator import Evaluator, OperatorAction
-from vitald.ledger import LedgerEntry
+from vitald.ledger.store import LedgerEntry
 from vitald.model import Batch, Finding
 
 T = TypeVar("T")

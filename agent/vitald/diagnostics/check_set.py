@@ -10,8 +10,8 @@ from vitald.catalog import Catalog
 from vitald.diagnostics.check import CatalogReader, Check
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.schedule import SCHEDULE
+from vitald.diagnostics.settings import SiteCheckSettings
 from vitald.diagnostics.site_check import SiteCheck, build_checks
-from vitald.diagnostics_sections import SiteCheckSettings
 from vitald.model.diagnostic import RunRequest
 from vitald.worker_thread import ThreadStuck, WorkerThread
 

@@ -19,7 +19,8 @@ import structlog
 
 from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory
-from vitald.config import Config
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.device_access import DeviceAccess
@@ -38,6 +39,7 @@ from vitald.diagnostics.results import ResultRecorder
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.runner import Runner
 from vitald.diagnostics.schedule import Schedule
+from vitald.diagnostics.settings import DiagnosticsSettings, SiteCheckSettings
 from vitald.diagnostics.source import NAME, DiagnosticSource
 from vitald.diagnostics.summary import DeepLog
 from vitald.model import Component
@@ -76,7 +78,7 @@ class DiagnosticsManager:
         self._changed = asyncio.Event()
         wake = self._changed.set
         self._checks = CheckSet(checks, worker_thread, problems)
-        self._access = DeviceAccess(node, detector, worker_thread, problems, config.paths.procfs)
+        self._access = DeviceAccess(node, detector, worker_thread, problems, config[Paths].procfs)
         self._history = RunHistory(node, worker_thread, problems)
         self._results = ResultRecorder(
             self._history, self._checks.is_routine, count=count, wake=wake, deep_log=deep_log
@@ -93,13 +95,17 @@ class DiagnosticsManager:
             self.store_requests,
         )
         self._dispatcher = RunDispatcher(
-            self._checks, self._access, self._queue, self._runner, config.diagnostics.idle_s
+            self._checks,
+            self._access,
+            self._queue,
+            self._runner,
+            config[DiagnosticsSettings].idle_s,
         )
         self.idle_monitor = IdleMonitor(
             self._access,
             is_needed=waits_for_idle,
             is_testing=lambda: self._runner.active is not None,
-            idle_s=config.diagnostics.idle_s,
+            idle_s=config[DiagnosticsSettings].idle_s,
         )
         self._planner = RunPlanner(
             config, self._checks, schedule, node, self._history, self._queue, self._dispatcher
@@ -124,8 +130,8 @@ class DiagnosticsManager:
         and after a reload.
         """
         self._interpreter.catalog = catalog
-        self._queue.owed.holds_node = config.diagnostics.overdue == "drain"
-        self._checks.configure(catalog, config.checks)
+        self._queue.owed.holds_node = config[DiagnosticsSettings].overdue == "drain"
+        self._checks.configure(catalog, config.get_group(SiteCheckSettings))
         self._planner.end_removed()
         self._changed.set()
 

@@ -18,7 +18,7 @@ from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.judge.verdict import sort_by_strength
-from vitald.ledger import read_last_runs
+from vitald.ledger.queries import read_last_runs
 from vitald.model import Component, ComponentKind, Finding, Readings, When
 from vitald.model.diagnostic import Run
 

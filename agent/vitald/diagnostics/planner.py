@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from vitald.config import Config
+from vitald.config.values import Config
 from vitald.diagnostics import retries
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.dispatcher import RunDispatcher
@@ -13,6 +13,7 @@ from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.owed import BY_FINDING, MAX_DELAY_S, is_automatic, is_overdue
 from vitald.diagnostics.queue import RunQueue
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
+from vitald.diagnostics.settings import DcgmSettings, DiagnosticsSettings
 from vitald.model.diagnostic import OwedRun, RunRequest, ScheduledRun, Stage
 from vitald.text import join_first
 
@@ -32,8 +33,8 @@ class RunPlanner:
         queue: RunQueue,
         dispatcher: RunDispatcher,
     ) -> None:
-        self._enabled = config.diagnostics.enabled
-        self._max_level = config.dcgm.max_level
+        self._enabled = config[DiagnosticsSettings].enabled
+        self._max_level = config[DcgmSettings].max_level
         self._checks = checks
         self._schedule = schedule
         self._node = node

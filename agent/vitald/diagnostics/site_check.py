@@ -14,7 +14,7 @@ from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.run.descendants import Process, is_running
-from vitald.diagnostics_sections import ExitCodes, ExitMeaning, SiteCheckSettings
+from vitald.diagnostics.settings import ExitCodes, ExitMeaning, SiteCheckSettings
 from vitald.model.codes import SITE_CHECK
 from vitald.model.diagnostic import MONITOR, TRIAGE, Fault, Outcome, Remedy, Report, RunRequest
 

@@ -18,14 +18,17 @@ from typing import Any
 import structlog
 
 from vitald import __version__
-from vitald.publish.config import PublisherConfig
+from vitald.config.values import Config
 from vitald.publish.daemon_feed import DaemonFeed
 from vitald.publish.daemon_report import DaemonReport
 from vitald.publish.files.replace_file import REWRITE_S, replace_file
+from vitald.publish.kubernetes.settings import KubernetesSettings
+from vitald.publish.settings import PublishSettings
 from vitald.publish.sink import Runner, SinkFailed, SinkRunner
 from vitald.publish.sinks import open_sinks
 from vitald.publish.state_store import StateStore, lock_state
 from vitald.publish.summary import PublishedState
+from vitald.server.settings import find_socket
 from vitald.systemd import Notifier
 from vitald.tasks import end_tasks
 
@@ -38,7 +41,7 @@ _READY_HEARTBEATS = 2  # without a success for so many, it is not ready
 class Publisher:
     """One run of `vitald publish`."""
 
-    def __init__(self, config: PublisherConfig, ready_file: Path | None = None) -> None:
+    def __init__(self, config: Config, ready_file: Path | None = None) -> None:
         """`ready_file`: for a readiness probe, replaced every few seconds. It says why the node's
         state is not written; nothing while it is.
         """
@@ -53,8 +56,8 @@ class Publisher:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        with lock_state(self._config.publish.state):
-            store = StateStore(self._config.publish.state)
+        with lock_state(self._config[PublishSettings].state):
+            store = StateStore(self._config[PublishSettings].state)
             try:
                 async with open_sinks(self._config, store) as self._runners:
                     await self._run_tasks()
@@ -68,13 +71,15 @@ class Publisher:
             level="notice",
             version=__version__,
             sinks=[runner.health.name for runner in self._runners],
-            socket=str(self._config.socket_path),
+            socket=str(find_socket(self._config)),
         )
         feed = DaemonFeed(
-            self._config.socket_path, self._offer_state, drills=self._config.publish.drills
+            find_socket(self._config),
+            self._offer_state,
+            drills=self._config[PublishSettings].drills,
         )
         report = DaemonReport(
-            self._config.socket_path, lambda: [each.health for each in self._runners]
+            find_socket(self._config), lambda: [each.health for each in self._runners]
         )
         works: list[Callable[[], Coroutine[Any, Any, object]]] = [
             *(runner.run for runner in self._runners),
@@ -111,7 +116,7 @@ class Publisher:
             await asyncio.sleep(interval)
 
     async def _keep_ready_file(self, file: Path) -> None:
-        limit_s = _READY_HEARTBEATS * max(self._config.kubernetes.heartbeat_s, REWRITE_S)
+        limit_s = _READY_HEARTBEATS * max(self._config[KubernetesSettings].heartbeat_s, REWRITE_S)
         failure = ""
         while True:
             runners = (each for each in self._runners if isinstance(each, SinkRunner))

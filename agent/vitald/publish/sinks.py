@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from vitald.publish.config import PublisherConfig
+from vitald.config.values import Config
 from vitald.publish.driver_upgrade import DriverUpgradeMonitor
 from vitald.publish.files.nfd import NfdSink
 from vitald.publish.gpu_release import GpuReleases
@@ -16,12 +16,15 @@ from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, 
 from vitald.publish.kubernetes.desired import get_hold_key
 from vitald.publish.kubernetes.events import EventRunner
 from vitald.publish.kubernetes.node_watch import NodeWatch, WatchingClient
+from vitald.publish.kubernetes.settings import KubernetesSettings, read_node_name
 from vitald.publish.kubernetes.sink import KubernetesSink
 from vitald.publish.kubernetes.taint import TaintSink
+from vitald.publish.notify.settings import NotifySettings
+from vitald.publish.settings import PublishSettings
 from vitald.publish.sink import Runner, Sink, SinkRunner
 from vitald.publish.state_store import StateStore
 from vitald.publish.transitions import TransitionReader
-from vitald.publish_sections import KubernetesSettings, read_node_name
+from vitald.server.settings import find_socket
 
 
 class NoSink(Exception):
@@ -29,23 +32,24 @@ class NoSink(Exception):
 
 
 @asynccontextmanager
-async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterator[list[Runner]]:
+async def open_sinks(config: Config, store: StateStore) -> AsyncIterator[list[Runner]]:
     """A task for each sink that the configuration names. Raises NoSink, NoCredentials."""
     async with AsyncExitStack() as stack:
         runners: list[Runner] = []
         sinks: list[Sink] = []
-        if config.kubernetes.enabled:
-            client = await stack.enter_async_context(open_client(config.kubernetes))
+        files, kubernetes = config[PublishSettings], config[KubernetesSettings]
+        if kubernetes.enabled:
+            client = await stack.enter_async_context(open_client(kubernetes))
             runners += _build_kubernetes_runners(config, client, store)
-        if config.publish.nfd is not None:
-            sinks.append(NfdSink(config.publish.nfd, config.kubernetes.prefix))
-        if config.publish.textfile is not None:
+        if files.nfd is not None:
+            sinks.append(NfdSink(files.nfd, kubernetes.prefix))
+        if files.textfile is not None:
             # prometheus_client is needed for nothing else here
             from vitald.publish.files.textfile import TextfileSink
 
-            sinks.append(TextfileSink(config.publish.textfile))
+            sinks.append(TextfileSink(files.textfile))
         runners += [SinkRunner(sink, store) for sink in sinks]
-        if config.notify:
+        if config.get_group(NotifySettings):
             from vitald.publish.notify.build import build_runners
 
             runners += build_runners(config, store)
@@ -59,16 +63,16 @@ async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterato
 
 
 def _build_kubernetes_runners(
-    config: PublisherConfig, client: WatchingClient, store: StateStore
+    config: Config, client: WatchingClient, store: StateStore
 ) -> list[Runner]:
-    settings = config.kubernetes
+    settings = config[KubernetesSettings]
     informed: list[SinkRunner | DriverUpgradeMonitor] = [
         SinkRunner(KubernetesSink(client, settings, store), store)
     ]
     if TaintSink.is_needed(settings, store):
         informed.append(SinkRunner(TaintSink(client, settings, store), store))
     if settings.driver_upgrades:
-        informed.append(DriverUpgradeMonitor(client, GpuReleases(config.socket_path), store))
+        informed.append(DriverUpgradeMonitor(client, GpuReleases(find_socket(config)), store))
 
     def report_change(is_urgent: bool) -> None:
         for runner in informed:
@@ -80,15 +84,13 @@ def _build_kubernetes_runners(
     return runners
 
 
-def _build_event_runner(
-    config: PublisherConfig, client: KubernetesClient, store: StateStore
-) -> EventRunner:
+def _build_event_runner(config: Config, client: KubernetesClient, store: StateStore) -> EventRunner:
     return EventRunner(
         client,
-        TransitionReader(config.socket_path),
+        TransitionReader(find_socket(config)),
         store,
-        config.kubernetes.prefix,
-        drills=config.publish.drills,
+        config[KubernetesSettings].prefix,
+        drills=config[PublishSettings].drills,
     )
 
 

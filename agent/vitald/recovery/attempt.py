@@ -23,7 +23,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from vitald.config import Config
+from vitald.config.paths import Paths
+from vitald.config.values import Config
+from vitald.judge.settings import PolicySettings
+from vitald.log.settings import LogSettings
 from vitald.model import Repair
 from vitald.recovery import action_log, cluster, decision_log, files, inputs, programs
 from vitald.recovery.action_log import ActionLog, ActionRecord, BootClock, InvalidActionLog
@@ -45,6 +48,8 @@ from vitald.recovery.scheduler import (
     describe_missing_network,
     get_node_name,
 )
+from vitald.recovery.settings import RecoverySettings
+from vitald.slurm.settings import SlurmSettings
 from vitald.text import join_first
 
 DONE, FAILED = 0, 69  # EX_UNAVAILABLE of sysexits.h
@@ -88,15 +93,17 @@ class RecoveryAttempt:
         `sleep`: waits for so many seconds.
         """
         self._config = config
-        self._settings = config.recovery
+        self._settings = config[RecoverySettings]
         self._dry_run = dry_run
         self._owners = owners
         self._reader_group = reader_group
         self._query_daemon = query_daemon
         self._find_device_users = find_device_users
         self._sleep = sleep
-        self._emit = partial(emit_log_line, config.log.format)
-        self._scheduler: Scheduler = cluster.create_scheduler(config.recovery.drain, config)
+        self._emit = partial(emit_log_line, config[LogSettings].format)
+        self._scheduler: Scheduler = cluster.create_scheduler(
+            config[RecoverySettings].drain, config
+        )
         self._brake: Brake = create_brake(config)
 
     def run(self) -> int:
@@ -224,7 +231,7 @@ class RecoveryAttempt:
             min_uptime_s=settings.min_uptime_s,
             reboots_per_day=settings.reboots_per_day,
             replacements_per_day=settings.replacements_per_day,
-            device_reset=self._config.policy.device_reset,
+            device_reset=self._config[PolicySettings].device_reset,
             method_trouble=self._find_method_trouble(request.kind) if request is not None else "",
         )
         return facts, context
@@ -232,7 +239,7 @@ class RecoveryAttempt:
     def _find_method_trouble(self, kind: Repair) -> str:
         """Why the action cannot be taken as configured; empty if nothing is known against it."""
         reboots = kind is Repair.REBOOT
-        if reboots and self._config.slurm.hyperpod:
+        if reboots and self._config[SlurmSettings].hyperpod:
             return "[slurm] hyperpod = true: HyperPod reboots this node"
         method = self._settings.reboot if reboots else self._settings.replace
         if method.word == "none":
@@ -256,7 +263,7 @@ class RecoveryAttempt:
         """Adds the job steps that run here, which the daemon may not have been notified of."""
         if daemon is None:
             return None
-        steps = cluster.list_job_steps(self._config.paths.procfs)
+        steps = cluster.list_job_steps(self._config[Paths].procfs)
         return replace(daemon, jobs=tuple(dict.fromkeys((*daemon.jobs, *steps))))
 
     def _read_scheduler(self, context: ActionContext) -> SchedulerState:

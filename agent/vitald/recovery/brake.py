@@ -20,8 +20,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from vitald.config import Config
-from vitald.config_sections import Method, Recovery
+from vitald.config.values import Config
 from vitald.recovery import programs
 from vitald.recovery.kubectl import Kubectl
 from vitald.recovery.kubernetes import Kubernetes
@@ -31,6 +30,7 @@ from vitald.recovery.scheduler import (
     describe_missing_network,
     get_node_name,
 )
+from vitald.recovery.settings import Method, RecoverySettings
 from vitald.recovery.slurm_cluster import SlurmCluster
 from vitald.text import join_first, replace_unprintable
 from vitald.timestamps import format_rfc3339, parse_rfc3339
@@ -53,15 +53,15 @@ class Brake(Protocol):
 
 def create_brake(config: Config, method: Method | None = None) -> Brake:
     """`method`: instead of the one in force."""
-    brake = method or config.recovery.brake_in_force
+    brake = method or config[RecoverySettings].brake_in_force
     if brake.argv:
         return GateProgram(brake.argv, config)
     if brake.word == "lease":
         return Leases(config)
     if brake.word == "slurm":
-        return NodeCount(SlurmCluster(config), config.recovery)
+        return NodeCount(SlurmCluster(config), config[RecoverySettings])
     if brake.word == "kubernetes":
-        return NodeCount(Kubernetes(config), config.recovery)
+        return NodeCount(Kubernetes(config), config[RecoverySettings])
     return NoBrake()
 
 
@@ -76,7 +76,7 @@ class NoBrake:
 class NodeCount:
     """Counts the nodes that vitald took out of service, whether root or a health check did it."""
 
-    def __init__(self, scheduler: SlurmCluster | Kubernetes, settings: Recovery) -> None:
+    def __init__(self, scheduler: SlurmCluster | Kubernetes, settings: RecoverySettings) -> None:
         self._scheduler = scheduler
         self._limit = settings.brake_limit
 
@@ -105,7 +105,7 @@ class GateProgram:
 
     def __init__(self, argv: tuple[str, ...], config: Config) -> None:
         self._argv = argv
-        self._deadline_s = config.recovery.deadline_s
+        self._deadline_s = config[RecoverySettings].deadline_s
         self._node = get_node_name(config)
 
     def ask(self, context: ActionContext, *, take: bool) -> str:
@@ -133,12 +133,12 @@ class Leases:
     """
 
     def __init__(self, config: Config) -> None:
-        given = config.recovery
+        given = config[RecoverySettings]
         kubeconfig = given.lease_kubeconfig or given.kubeconfig
         self._settings = replace(given, kubeconfig=kubeconfig)
         self._node = get_node_name(config)
         self._kubectl = Kubectl(self._settings)
-        self._cluster = Kubernetes(replace(config, recovery=self._settings))
+        self._cluster = Kubernetes(config.replace(self._settings))
 
     def ask(self, context: ActionContext, *, take: bool) -> str:  # noqa: ARG002
         most = self._find_limit()

@@ -14,12 +14,13 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from vitald.config import Config
-from vitald.config_sections import Method
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.recovery import programs
 from vitald.recovery.decision import SchedulerState
 from vitald.recovery.kubernetes import Kubernetes
 from vitald.recovery.scheduler import ActionContext, Scheduler, get_node_name
+from vitald.recovery.settings import Method, RecoverySettings
 from vitald.recovery.slurm_cluster import SlurmCluster
 from vitald.slurm.steps import find_jobs_with_steps
 
@@ -58,7 +59,7 @@ def _find_processes(procfs: Path, *names: str) -> list[str]:
 
 class NoScheduler:
     def __init__(self, config: Config) -> None:
-        self._procfs = config.paths.procfs
+        self._procfs = config[Paths].procfs
 
     def read_state(self, context: ActionContext) -> SchedulerState:  # noqa: ARG002
         for name in _SCHEDULERS:
@@ -86,7 +87,7 @@ class Program:
 
     def __init__(self, argv: tuple[str, ...], config: Config) -> None:
         self._argv = argv
-        self._deadline_s = config.recovery.deadline_s
+        self._deadline_s = config[RecoverySettings].deadline_s
         self._node = get_node_name(config)
 
     def read_state(self, context: ActionContext) -> SchedulerState:  # noqa: ARG002

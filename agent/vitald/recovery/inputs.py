@@ -12,9 +12,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from vitald import tomlfile
-from vitald.config import Config
-from vitald.config import parse as parse_config
-from vitald.config_file import ConfigError
+from vitald.config.errors import ConfigError
+from vitald.config.paths import Paths
+from vitald.config.sections import parse_config
+from vitald.config.values import Config
 from vitald.recovery import action_log, files
 from vitald.recovery.action_log import ActionLog, BootClock, InvalidActionLog
 from vitald.recovery.request import FILE, MAX_BYTES, InvalidRequest, Request, parse_request
@@ -40,7 +41,7 @@ def read_config(path: Path) -> Config:
 
 def read_clock(config: Config) -> BootClock:
     """Wall clock, uptime and boot id, now. Raises OSError."""
-    boot_id = (config.paths.procfs / "sys/kernel/random/boot_id").read_text().strip()
+    boot_id = (config[Paths].procfs / "sys/kernel/random/boot_id").read_text().strip()
     return BootClock(
         wall=time.time(), uptime=time.clock_gettime(time.CLOCK_BOOTTIME), boot_id=boot_id
     )
@@ -51,7 +52,7 @@ def read_request(config: Config, owners: Collection[int]) -> tuple[Request | Non
 
     `owners`: the user ids that may have written it.
     """
-    path = config.paths.runtime / FILE
+    path = config[Paths].runtime / FILE
     try:
         data = files.read_owned_file(path, owners, MAX_BYTES)
         files.check_folders(path.parent.parent.resolve(strict=True) / path.parent.name, owners)

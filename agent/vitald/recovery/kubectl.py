@@ -7,15 +7,15 @@ Refuses  deciding what is asked, and what an answer means.
 
 from __future__ import annotations
 
-from vitald.config_sections import Recovery
 from vitald.recovery import programs
 from vitald.recovery.programs import ProgramResult
+from vitald.recovery.settings import RecoverySettings
 
 _MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 
 
 class Kubectl:
-    def __init__(self, settings: Recovery) -> None:
+    def __init__(self, settings: RecoverySettings) -> None:
         self._kubeconfig = settings.kubeconfig
         self._deadline_s = settings.deadline_s
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from vitald.config import Config
+from vitald.config.values import Config
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.recovery.decision import SchedulerState
 from vitald.recovery.kubectl import Kubectl
 from vitald.recovery.programs import ProgramResult
 from vitald.recovery.scheduler import ActionContext, Pool, get_node_name
+from vitald.recovery.settings import RecoverySettings
 from vitald.text import join_first
 
 Json = dict[str, object]
@@ -27,10 +29,10 @@ _MAX_LISTED = 3
 class Kubernetes:
     def __init__(self, config: Config) -> None:
         self._node = get_node_name(config)
-        self._kubectl = Kubectl(config.recovery)
-        self._label = config.recovery.label
-        self._annotation = f"{config.kubernetes.prefix}/drained"
-        self._condition = f"{config.kubernetes.prefix}/Healthy"
+        self._kubectl = Kubectl(config[RecoverySettings])
+        self._label = config[RecoverySettings].label
+        self._annotation = f"{config[KubernetesSettings].prefix}/drained"
+        self._condition = f"{config[KubernetesSettings].prefix}/Healthy"
 
     def read_state(self, context: ActionContext) -> SchedulerState:
         answer = self._kubectl.run("get", "node", self._node, "--output=json")

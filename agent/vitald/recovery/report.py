@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from vitald.log_lines import format_record, is_journal
+from vitald.log.lines import format_record, is_journal
 from vitald.model import Repair
 from vitald.recovery.decision import SAME_BOOT, Step
 from vitald.recovery.decision_log import BEGUN, ORDERED

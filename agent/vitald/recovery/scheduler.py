@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from vitald.config import Config
-from vitald.config_sections import Method
+from vitald.config.values import Config
 from vitald.recovery.decision import SchedulerState
+from vitald.recovery.settings import Method, RecoverySettings
 from vitald.text import replace_unprintable
 
 
@@ -74,7 +74,7 @@ class Scheduler(Protocol):
 
 
 def get_node_name(config: Config) -> str:
-    return config.recovery.node or socket.gethostname()
+    return config[RecoverySettings].node or socket.gethostname()
 
 
 def describe_missing_network(*methods: Method) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 
-from vitald.config import Config
+from vitald.config.values import Config
 from vitald.recovery.decision import SchedulerState
 from vitald.recovery.scheduler import ActionContext, Pool
+from vitald.recovery.settings import RecoverySettings
 from vitald.slurm import scontrol
 from vitald.slurm.drain import REPLACE, drain_node, resume_node
 from vitald.slurm.owner import ACTION, Owner, find_owner
-from vitald.slurm.settings import Settings
+from vitald.slurm.settings import SlurmSettings
 
 _SCONTROL_TIMEOUT_S = 10.0
 _FREE_STATES, _BUSY_STATES = {"IDLE", "DOWN"}, {"ALLOCATED", "MIXED", "COMPLETING"}
@@ -22,10 +23,9 @@ _FREE_STATES, _BUSY_STATES = {"IDLE", "DOWN"}, {"ALLOCATED", "MIXED", "COMPLETIN
 
 class SlurmCluster:
     def __init__(self, config: Config) -> None:
-        self._node = config.recovery.node or socket.gethostname().partition(".")[0]
-        self._hyperpod = config.slurm.hyperpod
-        self._timeout_s = min(_SCONTROL_TIMEOUT_S, config.recovery.deadline_s)
-        self._settings = Settings(reason=config.slurm.reason, record=config.slurm.record)
+        self._node = config[RecoverySettings].node or socket.gethostname().partition(".")[0]
+        self._timeout_s = min(_SCONTROL_TIMEOUT_S, config[RecoverySettings].deadline_s)
+        self._settings = config[SlurmSettings]
 
     def read_state(self, context: ActionContext) -> SchedulerState:  # noqa: ARG002
         known = scontrol.read_node_state(self._node, self._timeout_s)
@@ -51,12 +51,12 @@ class SlurmCluster:
         return replace(after, trouble="Slurm was told to drain the node, and it is not drained")
 
     def mark_for_replacement(self, context: ActionContext) -> str:
-        self._withdraw_node(context, hyperpod=self._hyperpod)
+        self._withdraw_node(context, hyperpod=self._settings.hyperpod)
         known = scontrol.read_node_state(self._node, self._timeout_s)
         if isinstance(known, str):
             return known
         ours = find_owner(self._settings, known).owner is Owner.VITALD
-        marked = known.held and known.reason == REPLACE if self._hyperpod else ours
+        marked = known.held and known.reason == REPLACE if self._settings.hyperpod else ours
         if marked:
             return ""
         state = "+".join(sorted(known.states))
@@ -96,5 +96,5 @@ class SlurmCluster:
     def _withdraw_node(self, context: ActionContext, *, hyperpod: bool) -> None:
         known = scontrol.read_node_state(self._node, self._timeout_s)
         if not isinstance(known, str):
-            changed = self._settings._replace(hyperpod=hyperpod)
+            changed = replace(self._settings, hyperpod=hyperpod)
             drain_node(changed, context.verdict, self._node, known, self._timeout_s)

@@ -14,7 +14,7 @@ import anyio
 import structlog
 from aiohttp import web
 
-from vitald.config_sections import Listen
+from vitald.metrics.settings import Listen
 from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.routes import library
 from vitald.systemd import take_passed_sockets

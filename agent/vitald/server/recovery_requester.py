@@ -28,7 +28,6 @@ import structlog
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vitald.collectors.small_files import presentable
-from vitald.config_sections import Recovery
 from vitald.core.node_state import NodeState
 from vitald.model import Finding, Repair, SourceState
 from vitald.recovery import decision_log
@@ -40,6 +39,7 @@ from vitald.recovery.request import (
     render_request,
     select_action,
 )
+from vitald.recovery.settings import RecoverySettings
 from vitald.server import serialize
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -66,7 +66,7 @@ class RecoveryRequester:
         node_state: NodeState,
         runtime: Path,
         worker_thread: WorkerThread,
-        settings: Callable[[], Recovery],
+        settings: Callable[[], RecoverySettings],
         ready: asyncio.Event,
     ) -> None:
         self.request: Request | None = None

@@ -16,7 +16,7 @@ from vitald.judge.verdict import (
     get_component_name,
     sort_by_strength,
 )
-from vitald.ledger import FindingHistory, RowList, StoredEvent
+from vitald.ledger.queries import FindingHistory, RowList, StoredEvent
 from vitald.model import (
     VOUCHED,
     Acceptance,

@@ -1,7 +1,7 @@
 """
 Querying Slurm, and draining and resuming a node: for Slurm's scripts and for root's recovery.
 
-    settings   `[slurm]` of the configuration file, as the scripts read it
+    settings   `[slurm]` of the configuration file
     scontrol   runs scontrol, and parses what it prints about nodes and jobs
     reasons    the reason that a node is given, and the record of the last ones
     owner      the node's owner: Slurm, vitald, or others
@@ -11,5 +11,5 @@ Querying Slurm, and draining and resuming a node: for Slurm's scripts and for ro
     report     one line on standard error and in the system's log
 
 The prolog imports these for every job: nothing here may import an expensive module, such as
-dataclasses or subprocess.
+subprocess.
 """

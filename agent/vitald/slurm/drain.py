@@ -18,14 +18,14 @@ from vitald.slurm.owner import ACTION, Owner, find_owner, is_our_reason
 from vitald.slurm.reasons import Verdict, forget_reasons, format_reason, record_reasons
 from vitald.slurm.report import report
 from vitald.slurm.scontrol import SlurmNode
-from vitald.slurm.settings import Settings
+from vitald.slurm.settings import SlurmSettings
 
 # Exactly these reasons: HyperPod ignores any other text.
 REBOOT, REPLACE = "Action:Reboot", "Action:Replace"
 
 
 def drain_node(
-    settings: Settings,
+    settings: SlurmSettings,
     verdict: Verdict,
     name: str,
     node: SlurmNode,
@@ -66,7 +66,7 @@ def drain_node(
     return is_held or has_failed
 
 
-def resume_node(settings: Settings, name: str, why: str, seconds: float) -> bool:
+def resume_node(settings: SlurmSettings, name: str, why: str, seconds: float) -> bool:
     """Resume a node if it is vitald's now, and report it. `why`: it may be resumed. Whether it was.
 
     Reads its state once more: `state=resume` also cancels a reboot that was ordered meanwhile.
@@ -89,7 +89,7 @@ def resume_node(settings: Settings, name: str, why: str, seconds: float) -> bool
     return True
 
 
-def retire_node(settings: Settings, name: str, node: SlurmNode, seconds: float) -> bool:
+def retire_node(settings: SlurmSettings, name: str, node: SlurmNode, seconds: float) -> bool:
     """Resume a node that we drained, fit or not, and remove our comment. Whether it is not drained
     by us any more: a node with another owner keeps its reason, and we our record.
     """
@@ -105,7 +105,7 @@ def retire_node(settings: Settings, name: str, node: SlurmNode, seconds: float) 
     return not (node.reason.startswith(ACTION) or is_our_reason(settings, node.reason))
 
 
-def _leave_to_others(settings: Settings, name: str, node: SlurmNode) -> bool:
+def _leave_to_others(settings: SlurmSettings, name: str, node: SlurmNode) -> bool:
     """Report a node with another owner. Whether it has one."""
     owner, obstacle = find_owner(settings, node)
     if owner is Owner.OTHERS:
@@ -113,7 +113,7 @@ def _leave_to_others(settings: Settings, name: str, node: SlurmNode) -> bool:
     return owner is Owner.OTHERS
 
 
-def remove_comment(settings: Settings, name: str, node: SlurmNode, seconds: float) -> None:
+def remove_comment(settings: SlurmSettings, name: str, node: SlurmNode, seconds: float) -> None:
     """Remove a comment of ours, unless HyperPod still acts on the node. Best effort."""
     if node.comment.startswith(settings.prefix) and not node.reason.startswith(ACTION):
         scontrol.update_node(name, ["comment="], seconds)
@@ -140,7 +140,7 @@ def choose_hyperpod_action(verdict: Verdict) -> str:
 
 
 def _set_reason(
-    settings: Settings,
+    settings: SlurmSettings,
     name: str,
     former: str,
     reason: str,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from vitald.slurm.reasons import read_recorded_reasons
 from vitald.slurm.scontrol import SlurmNode
-from vitald.slurm.settings import Settings
+from vitald.slurm.settings import SlurmSettings
 
 ACTION = "Action:"  # HyperPod acts on a node whose reason begins so
 # Flags of a state begin so: a reservation for maintenance, a change of power, `scontrol reboot`.
@@ -35,7 +35,7 @@ class Ownership(NamedTuple):
     obstacle: str = ""
 
 
-def find_owner(settings: Settings, node: SlurmNode) -> Ownership:
+def find_owner(settings: SlurmSettings, node: SlurmNode) -> Ownership:
     """The owner of a node, by its state and reason in Slurm and the record of our reasons.
 
     Slurm shows no reason of a node in service, except for a reboot or a change of power.
@@ -56,6 +56,6 @@ def find_owner(settings: Settings, node: SlurmNode) -> Ownership:
     )
 
 
-def is_our_reason(settings: Settings, reason: str) -> bool:
+def is_our_reason(settings: SlurmSettings, reason: str) -> bool:
     """Whether it is one of the last that we gave the node, unchanged by anybody but Slurm."""
     return reason.removesuffix(_REBOOTED) in read_recorded_reasons(settings)

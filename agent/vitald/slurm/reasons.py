@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import cast
 
 from vitald.slurm.report import report
-from vitald.slurm.settings import Settings
+from vitald.slurm.settings import SlurmSettings
 
 Verdict = Mapping[str, object]  # the daemon's answer to /v1/status
 
@@ -32,14 +32,14 @@ def first_reason(verdict: Verdict) -> str:
     return reasons[0] if reasons else str(verdict["status"])
 
 
-def format_reason(settings: Settings, verdict: Verdict) -> str:
+def format_reason(settings: SlurmSettings, verdict: Verdict) -> str:
     """Our prefix and the strongest reason, as one short line of ASCII, which Slurm stores as is."""
     plain = re.sub(r"[^\x20-\x7e]+", " ", first_reason(verdict))
     reason = f"{settings.prefix}{' '.join(plain.split())}"
     return reason[:_MAX_REASON].rstrip(' "')  # scontrol takes a final quote for its own
 
 
-def record_reasons(settings: Settings, *reasons: str, durable: bool = False) -> None:
+def record_reasons(settings: SlurmSettings, *reasons: str, durable: bool = False) -> None:
     """Record the reasons of ours that the node may have now, instead of those recorded before.
 
     `durable`: wait until they are on the disk, so that they survive a crash of the node.
@@ -58,12 +58,12 @@ def record_reasons(settings: Settings, *reasons: str, durable: bool = False) -> 
         report(f"{path}: not written, {lost}: {error}")
 
 
-def forget_reasons(settings: Settings) -> None:
+def forget_reasons(settings: SlurmSettings) -> None:
     with suppress(OSError):
         settings.record.unlink(missing_ok=True)
 
 
-def read_recorded_reasons(settings: Settings) -> list[str]:
+def read_recorded_reasons(settings: SlurmSettings) -> list[str]:
     """The reasons that we gave the node last; none if there is no record that can be read."""
     try:
         return settings.record.read_text(encoding="utf-8").splitlines()

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vitald.slurm.report import report
-from vitald.slurm.settings import UNKNOWN_CHOICES, Settings
+from vitald.slurm.settings import UNKNOWN_CHOICES, SlurmSettings
 
 
-def count_job(settings: Settings) -> None:
+def count_job(settings: SlurmSettings) -> None:
     """Count a job that `[slurm] unknown` has just decided about."""
     path = _find_file(settings.record, settings.unknown)
     try:

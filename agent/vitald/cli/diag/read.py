@@ -84,7 +84,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from vitald.collectors.kernel_log.unpack import CannotUnpack
-    from vitald.config_file import find_default_file
+    from vitald.config.file import find_default_file
 
     path = arguments.config or find_default_file()
     _, catalog = config_options.load_catalog(path, arguments.profile)

@@ -22,15 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, client
-from vitald.config import Config
-from vitald.config_file import ConfigError
+from vitald.config.errors import ConfigError
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.diagnostics.idle.detector import IdleDetector, Use
+from vitald.diagnostics.settings import DiagnosticsSettings
 from vitald.recovery import files, inputs, programs
 from vitald.recovery.attempt import DaemonReport, RecoveryAttempt, find_reader_group
 from vitald.recovery.decision import DaemonState, OpenFinding
 from vitald.recovery.report import emit_log_line
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE
+from vitald.server.settings import find_socket
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -75,7 +78,7 @@ def query_daemon(config: Config, timeout_s: float = _DAEMON_TIMEOUT_S) -> Daemon
     """What the daemon reports within `timeout_s`, over a socket that only it and root can have
     created.
     """
-    path, end = config.socket_path, time.monotonic() + timeout_s
+    path, end = find_socket(config), time.monotonic() + timeout_s
 
     def address() -> argparse.Namespace:
         return argparse.Namespace(socket=path, timeout=max(0.01, end - time.monotonic()))
@@ -94,7 +97,7 @@ def query_daemon(config: Config, timeout_s: float = _DAEMON_TIMEOUT_S) -> Daemon
             many = f"more than {MAX_PAGE} findings are open, and not all are known"
             return DaemonReport(None, many, {})
         state = read_daemon_state(status, findings, jobs, runs)
-        pid = _find_daemon_pid(path, status, config.paths.procfs)
+        pid = _find_daemon_pid(path, status, config[Paths].procfs)
         return DaemonReport(replace(state, pid=pid), "", status)
     except (client.NoAnswer, client.DaemonRefused, files.Untrusted) as error:
         return DaemonReport(None, str(error), {})
@@ -108,7 +111,9 @@ def query_daemon(config: Config, timeout_s: float = _DAEMON_TIMEOUT_S) -> Daemon
 def find_device_uses(config: Config, daemon_pid: int) -> tuple[Use, ...]:
     """The processes that use the devices, read here: the daemon may not read their open files."""
     detector = IdleDetector(
-        config.paths.procfs, own=(daemon_pid,), ignored=config.diagnostics.ignore_processes
+        config[Paths].procfs,
+        own=(daemon_pid,),
+        ignored=config[DiagnosticsSettings].ignore_processes,
     )
     return detector.find_device_users()
 

@@ -9,15 +9,18 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, client, render
-from vitald.config import Config
-from vitald.config_file import ConfigError
+from vitald.config.errors import ConfigError
+from vitald.config.values import Config
+from vitald.judge.settings import PolicySettings
 from vitald.model import Action, Repair
 from vitald.recovery import decision_log, files, inputs
 from vitald.recovery.action_log import ActionLog, BootClock
 from vitald.recovery.report import format_decision
 from vitald.recovery.request import Request
+from vitald.recovery.settings import RecoverySettings
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE
+from vitald.server.settings import find_socket
 from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
@@ -110,7 +113,7 @@ def show_status(arguments: argparse.Namespace) -> int:
 
 
 def gather_state(config: Config) -> RecoveryState:
-    settings = config.recovery
+    settings = config[RecoverySettings]
     request, request_trouble = inputs.read_request(config, client.find_owners())
     log, log_trouble = inputs.read_action_log(settings.state)
     folder = inputs.find_existing_folder(settings.state)
@@ -166,10 +169,10 @@ def _list_unconfirmed(config: Config) -> tuple[list[UnconfirmedFinding], str]:
     """Findings that would be requested if a second source confirmed them; or why these are not
     known.
     """
-    request = argparse.Namespace(socket=config.socket_path, timeout=_DAEMON_TIMEOUT_S)
+    request = argparse.Namespace(socket=find_socket(config), timeout=_DAEMON_TIMEOUT_S)
     try:
         findings = client.get(request, endpoints.FINDINGS, limit=MAX_PAGE)["findings"]
-        device_reset = config.policy.device_reset
+        device_reset = config[PolicySettings].device_reset
         return [
             _build_unconfirmed(found)
             for found in findings

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from vitald import config as configs
-from vitald import config_file, tomlfile
+from vitald import tomlfile
 from vitald.cli import client
 from vitald.cli.report.redact import Redactor, redact_configuration
+from vitald.config.errors import ConfigError
+from vitald.config.sections import parse_config
+from vitald.config.values import Config
+from vitald.server.settings import find_socket
 
 CONFIG = Path("/etc/vitald/config.toml")
 _MAX_BYTES = 1024 * 1024
@@ -21,13 +24,13 @@ class FoundConfiguration(NamedTuple):
     """
 
     shown: str
-    config: configs.Config
+    config: Config
     unreadable: str = ""
 
 
 def read_configuration(path: Path, redactor: Redactor) -> FoundConfiguration:
     """The file at `path`; the defaults if it cannot be read. `redactor` remembers its secrets."""
-    config = configs.Config()
+    config = Config()
     if path == CONFIG and not path.exists():
         return FoundConfiguration(f"# there is no {path}: the defaults are in force\n", config)
     try:
@@ -41,8 +44,8 @@ def read_configuration(path: Path, redactor: Redactor) -> FoundConfiguration:
     try:
         tables = tomlfile.parse_toml(text, str(path))
         config = _parse_known_sections(tables)
-        config = configs.parse(text, tables, str(path))
-    except config_file.ConfigError as error:
+        config = parse_config(text, tables, str(path))
+    except ConfigError as error:
         errors += error.errors
     except ValueError as error:
         errors.append(str(error))
@@ -53,20 +56,20 @@ def read_configuration(path: Path, redactor: Redactor) -> FoundConfiguration:
     return FoundConfiguration(f"{head}\n{shown}", config)
 
 
-def find_socket(config: configs.Config) -> Path:
+def find_existing_socket(config: Config) -> Path:
     """The configured socket, if it is there; else the daemon's usual one."""
-    configured = config.socket_path
+    configured = find_socket(config)
     return configured if configured.exists() else client.default_socket()
 
 
-def _parse_known_sections(tables: tomlfile.Table) -> configs.Config:
+def _parse_known_sections(tables: tomlfile.Table) -> Config:
     """The paths of the configuration, from a file that may be wrong in other sections."""
     right: tomlfile.Table = {}
     for section in _LOCATION_SECTIONS:
         try:
             if section in tables:
-                configs.parse("", {**right, section: tables[section]}, "")
+                parse_config("", {**right, section: tables[section]}, "")
                 right[section] = tables[section]
-        except config_file.ConfigError:
+        except ConfigError:
             continue  # reported for the whole file
-    return configs.parse("", right, "")
+    return parse_config("", right, "")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitald.cli.page.reading import read_page
 from vitald.cli.page.template import PageTemplate
-from vitald.cli.report.configuration import find_socket, read_configuration
+from vitald.cli.report.configuration import find_existing_socket, read_configuration
 from vitald.cli.report.redact import Redactor
 
 
@@ -19,7 +19,7 @@ def make_page(
     found = read_configuration(config, redactor)
     if found.unreadable:
         missing.append(("a search for the configuration's secrets", found.unreadable))
-    place = socket or find_socket(found.config)
+    place = socket or find_existing_socket(found.config)
     page = read_page(argparse.Namespace(socket=place, timeout=timeout))
     if page.error:
         missing.append(("all that the daemon knows", page.error))

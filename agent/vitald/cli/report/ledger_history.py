@@ -21,8 +21,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.parse import quote
 
-from vitald.config import Config
-from vitald.ledger import FILE, LedgerError, PastQuery, StoredEvent
+from vitald.config.paths import Paths
+from vitald.config.values import Config
+from vitald.judge.settings import PolicySettings
+from vitald.ledger.errors import LedgerError
+from vitald.ledger.queries import PastQuery, StoredEvent
+from vitald.ledger.store import FILE
 from vitald.model import Device, Finding
 from vitald.server.endpoint import MAX_PAGE
 
@@ -38,12 +42,12 @@ class LedgerHistory:
 
     def __init__(self, config: Config) -> None:
         """Raises LedgerError, OSError or ConfigError where there is none that can be read."""
-        from vitald import catalog as catalogs
+        from vitald.catalog.settings import load_configured_catalog
 
-        self._folder = config.paths.state
+        self._folder = config[Paths].state
         self._path = self._folder / FILE
-        self._device_reset = config.policy.device_reset
-        self._catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
+        self._device_reset = config[PolicySettings].device_reset
+        self._catalog = load_configured_catalog(config)
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self.origin = f"the ledger {self._path}"
         with run_as_owner(self._folder):
@@ -90,7 +94,7 @@ class LedgerHistory:
 
     def _read_findings(self) -> tuple[tuple[Finding, ...], float]:
         """The open findings, and when the last of all happened."""
-        from vitald.ledger import open_snapshot
+        from vitald.ledger.queries import open_snapshot
 
         with run_as_owner(self._folder), open_snapshot(self._path) as stored:
             return stored.opened, stored.until
@@ -123,7 +127,7 @@ class LedgerHistory:
         ]
 
     def list_cleared(self) -> list[schema.ApiFinding]:
-        from vitald.ledger import read_findings
+        from vitald.ledger.queries import read_findings
         from vitald.server import serialize
 
         devices = self._directory
@@ -146,7 +150,7 @@ class LedgerHistory:
     @cached_property
     def _devices(self) -> Sequence[Device]:
         """The devices by slot."""
-        from vitald.ledger import Ledger
+        from vitald.ledger.store import Ledger
 
         with run_as_owner(self._folder):
             remembered = Ledger(self._path.parent).rescue()
@@ -166,7 +170,7 @@ class LedgerHistory:
         """The device of each slot, and the serial numbers by GPU number that a diagnostic read
         last.
         """
-        from vitald.ledger import read_runs
+        from vitald.ledger.queries import read_runs
 
         with run_as_owner(self._folder):
             runs = read_runs(self._path, MAX_PAGE)
@@ -187,7 +191,7 @@ class LedgerHistory:
 
     def explain_finding(self, finding: object) -> schema.Why:
         from vitald.judge.verdict import compute_verdict
-        from vitald.ledger import read_finding_history
+        from vitald.ledger.queries import read_finding_history
         from vitald.server import serialize
 
         opened = self._read_findings()[0]
@@ -210,7 +214,7 @@ class LedgerHistory:
     def list_events(
         self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE
     ) -> list[schema.ApiEvent]:
-        from vitald.ledger import read_events
+        from vitald.ledger.queries import read_events
         from vitald.server import serialize
 
         begin = None if after is not None else since
@@ -221,7 +225,7 @@ class LedgerHistory:
         return [serialize.format_event(event) for event in stored]
 
     def list_runs(self) -> list[schema.DiagnosticRun]:
-        from vitald.ledger import read_runs
+        from vitald.ledger.queries import read_runs
 
         # Imports the server's library, which is not needed if the daemon answers.
         from vitald.server.routes import diagnostics
@@ -230,7 +234,7 @@ class LedgerHistory:
             return [diagnostics.serialize_run(run) for run in read_runs(self._path, MAX_PAGE)]
 
     def read_run(self, id_: str) -> schema.DiagnosticRunInFull:
-        from vitald.ledger import read_run
+        from vitald.ledger.queries import read_run
         from vitald.server.routes import diagnostics
 
         with run_as_owner(self._folder):

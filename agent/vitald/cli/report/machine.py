@@ -25,7 +25,7 @@ from pathlib import Path
 from vitald import __version__
 from vitald.cli.render import Json
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord
-from vitald.config_sections import Listen
+from vitald.metrics.settings import Listen
 
 UNITS = (
     *("vitald.service", "vitald.socket", "vitald-publish.service"),

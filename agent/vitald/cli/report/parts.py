@@ -20,19 +20,23 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from vitald import __version__
-from vitald import config as configs
 from vitald.cli import CommandFailed, finding_text, render, status, why
 from vitald.cli.render import Json
 from vitald.cli.report import machine
 from vitald.cli.report.archive import Archive, ArchiveFull
-from vitald.cli.report.configuration import find_socket, read_configuration
+from vitald.cli.report.configuration import find_existing_socket, read_configuration
 from vitald.cli.report.event_pages import EventPages
 from vitald.cli.report.history import DaemonHistory, HistorySource
 from vitald.cli.report.ledger_history import LedgerHistory, open_raw_ledger
 from vitald.cli.report.part_writer import PartWriter
 from vitald.cli.report.readme import README
 from vitald.cli.report.redact import Redactor
+from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.pci.inventory import PciInventory
+from vitald.config.paths import Paths
+from vitald.config.values import Config
+from vitald.metrics.settings import MetricsSettings
+from vitald.recovery.settings import RecoverySettings
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE, Get
 
@@ -72,7 +76,7 @@ class SupportReport(PartWriter):
         super().__init__(archive, Redactor())
         self._wanted = wanted
         self._now = now
-        self._config = configs.Config()
+        self._config = Config()
         self._summary = io.StringIO()
 
     def write(self) -> int:
@@ -119,7 +123,7 @@ class SupportReport(PartWriter):
         """The daemon; without an answer its ledger; None without either. Adds `status.json` and
         the head of the summary.
         """
-        place = self._wanted.socket or find_socket(self._config)
+        place = self._wanted.socket or find_existing_socket(self._config)
         daemon = DaemonHistory(argparse.Namespace(socket=place, timeout=self._wanted.timeout))
         ledger: LedgerHistory | None = None
         self.part = "status.json"
@@ -299,17 +303,17 @@ class SupportReport(PartWriter):
     def _add_machine_state(self, runs: list[schema.DiagnosticRun]) -> None:
         config = self._config
         with self.guard_part("inventory/pci.json"):
-            self.add_json("inventory/pci.json", _list_pci_devices(config.paths.sysfs))
+            self.add_json("inventory/pci.json", _list_pci_devices(config[Paths].sysfs))
         with self.guard_part("versions.json"):
             dcgm = next((run["dcgmVersion"] for run in runs if run["dcgmVersion"]), None)
             self.add_json(
                 "versions.json",
-                {**machine.list_versions(config.paths.procfs, config.paths.sysfs), "dcgm": dcgm},
+                {**machine.list_versions(config[Paths].procfs, config[Paths].sysfs), "dcgm": dcgm},
             )
         with self.guard_part("service.txt"):
             self.add_text("service.txt", machine.read_service())
         with self.guard_part("recovery/decisions.jsonl"):
-            decisions = config.recovery.state / "decisions.jsonl"
+            decisions = config[RecoverySettings].state / "decisions.jsonl"
             if decisions.exists():  # most nodes have no automatic recovery
                 lines = [
                     self.format_line(decision) for decision in machine.read_decisions(decisions)
@@ -317,21 +321,22 @@ class SupportReport(PartWriter):
                 self._archive.add_member("recovery/decisions.jsonl", b"".join(lines))
         with self.guard_part("metrics.txt"):
             self.add_text(
-                "metrics.txt", machine.scrape_metrics(config.metrics.listen, self._wanted.timeout)
+                "metrics.txt",
+                machine.scrape_metrics(config[MetricsSettings].listen, self._wanted.timeout),
             )
         if not self._wanted.logs:
             self.note_missing("vitald.log and kernel.log", "left out, as requested")
             return
         logs: tuple[tuple[str, Callable[[], str]], ...] = (
             ("vitald.log", machine.read_own_log),
-            ("kernel.log", lambda: machine.read_kernel_messages(config.kernel_log.path)),
+            ("kernel.log", lambda: machine.read_kernel_messages(config[KernelLogSettings].path)),
         )
         for name, read in logs:
             with self.guard_part(name):
                 self.add_text(name, self._redactor.redact_log(read()))
 
     def _add_ledger(self) -> None:
-        with self.guard_part("ledger/"), open_raw_ledger(self._config.paths.state) as files:
+        with self.guard_part("ledger/"), open_raw_ledger(self._config[Paths].state) as files:
             for name, size, file in files:
                 with self.guard_part(f"ledger/{name}"):
                     self._archive.stream_member(

@@ -29,9 +29,9 @@ from vitald.cli import EX_UNAVAILABLE, client
 from vitald.cli.client import Json
 from vitald.cli.slurm.daemon import FOR_SCONTROL, SCONTROL_S, DaemonClient, run_level_1
 from vitald.cli.slurm.handover import find_obstacle
+from vitald.cli.slurm.script_settings import ScriptSettings, read_settings
 from vitald.slurm import slurmd
 from vitald.slurm.report import report
-from vitald.slurm.settings import Settings, read_settings
 
 _ALLOWED, _REFUSED = 0, 20
 _EXIT_STATE_S = 1.0  # the next job may wait for the epilog
@@ -50,9 +50,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         type=Path,
-        default=Settings().config,
+        default=ScriptSettings().config,
         metavar="FILE",
-        help=f"the daemon's configuration (default: {Settings().config})",
+        help=f"the daemon's configuration (default: {ScriptSettings().config})",
     )
     parser.add_argument(
         "--socket",
@@ -65,10 +65,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     begun = time.monotonic()
-    settings = Settings()
+    settings = ScriptSettings()
     edge = arguments.edge
     try:
-        settings = read_settings(arguments.config)._replace(config=arguments.config)
+        settings = read_settings(arguments.config)
         end = begun + _find_time_limit(settings, edge)
         daemon = DaemonClient(arguments.socket or settings.socket, end)
         return _EDGES[edge](settings, daemon)
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     return EX_UNAVAILABLE if edge == "retire" else 0
 
 
-def _find_time_limit(settings: Settings, edge: str) -> float:
+def _find_time_limit(settings: ScriptSettings, edge: str) -> float:
     """Seconds."""
     if edge == "prolog":
         return settings.budget_s - _STARTING_S
@@ -93,7 +93,7 @@ def _find_time_limit(settings: Settings, edge: str) -> float:
 # What is done at each edge.
 
 
-def run_prolog(settings: Settings, daemon: DaemonClient) -> int:
+def run_prolog(settings: ScriptSettings, daemon: DaemonClient) -> int:
     """The cached verdict first: a job that may not begin need not pre-empt anything."""
     try:
         verdict = daemon.read_verdict(1 - FOR_SCONTROL)
@@ -125,7 +125,7 @@ def run_prolog(settings: Settings, daemon: DaemonClient) -> int:
     return code
 
 
-def run_epilog(settings: Settings, daemon: DaemonClient) -> int:
+def run_epilog(settings: ScriptSettings, daemon: DaemonClient) -> int:
     """Report how a job ended; ask for a diagnostic after one that failed. Waits for nothing."""
     job = slurmd.read_job()
     if not job:
@@ -155,14 +155,14 @@ def _read_exit_state(job: str) -> Json:
     return scontrol.read_exit_state(job, _EXIT_STATE_S)
 
 
-def run_health_check(settings: Settings, daemon: DaemonClient) -> int:
+def run_health_check(settings: ScriptSettings, daemon: DaemonClient) -> int:
     from vitald.cli.slurm import health  # no part of a prolog
 
     health.check_node(settings, daemon)
     return 0
 
 
-def retire_node(settings: Settings, _daemon: DaemonClient) -> int:
+def retire_node(settings: ScriptSettings, _daemon: DaemonClient) -> int:
     """Undo what vitald did to this node in Slurm, so that vitald can be removed."""
     from vitald.slurm import drain, scontrol
 
@@ -174,7 +174,7 @@ def retire_node(settings: Settings, _daemon: DaemonClient) -> int:
     return 0 if drain.retire_node(settings, name, node, SCONTROL_S) else EX_UNAVAILABLE
 
 
-_EDGES: dict[str, Callable[[Settings, DaemonClient], int]] = {
+_EDGES: dict[str, Callable[[ScriptSettings, DaemonClient], int]] = {
     "prolog": run_prolog,
     "epilog": run_epilog,
     "health": run_health_check,
@@ -185,7 +185,9 @@ _EDGES: dict[str, Callable[[Settings, DaemonClient], int]] = {
 # What a verdict means for a job.
 
 
-def _apply_verdict(settings: Settings, verdict: Mapping[str, object], daemon: DaemonClient) -> int:
+def _apply_verdict(
+    settings: ScriptSettings, verdict: Mapping[str, object], daemon: DaemonClient
+) -> int:
     if verdict["status"] not in ("unknown", "unhealthy"):
         return _ALLOWED
     from vitald.slurm.reasons import first_reason  # few jobs are refused
@@ -198,7 +200,7 @@ def _apply_verdict(settings: Settings, verdict: Mapping[str, object], daemon: Da
     return _REFUSED
 
 
-def _decide_unknown(settings: Settings, why: str, seconds: float = SCONTROL_S) -> int:
+def _decide_unknown(settings: ScriptSettings, why: str, seconds: float = SCONTROL_S) -> int:
     """Nothing is known of the node: the configured choice. The job is counted last, since a slow
     disk must delay no drain.
     """
@@ -215,7 +217,7 @@ def _decide_unknown(settings: Settings, why: str, seconds: float = SCONTROL_S) -
     return code
 
 
-def _drain_node(settings: Settings, verdict: Mapping[str, object], seconds: float) -> bool:
+def _drain_node(settings: ScriptSettings, verdict: Mapping[str, object], seconds: float) -> bool:
     """Drain this node with our reason, before Slurm drains it for the refusal with one that names
     no cause. Where that fails, or no time is left, Slurm's has to do. Whether it is drained.
     """

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vitald.cli import client
+from vitald.cli.slurm.script_settings import ScriptSettings
 from vitald.server import endpoints
 from vitald.server.endpoint import Answer, Body, Get, Post
 from vitald.slurm.report import report
-from vitald.slurm.settings import Settings
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -74,7 +74,7 @@ class DaemonClient:
         return argparse.Namespace(socket=self._socket, timeout=timeout)
 
 
-def run_level_1(settings: Settings, daemon: DaemonClient, job: str) -> bool:
+def run_level_1(settings: ScriptSettings, daemon: DaemonClient, job: str) -> bool:
     """Run a diagnostic where the last one is too old and there is time. Whether one has ended."""
     for_scontrol_s = settings.budget_s * FOR_SCONTROL
     try:
@@ -97,7 +97,9 @@ def run_level_1(settings: Settings, daemon: DaemonClient, job: str) -> bool:
     return False
 
 
-def _is_level_1_due(settings: Settings, shown: schema.ApiDiagnostics, time_left: float) -> bool:
+def _is_level_1_due(
+    settings: ScriptSettings, shown: schema.ApiDiagnostics, time_left: float
+) -> bool:
     """Whether the last one is too old, and as long a run fits into the time left, in seconds."""
     from vitald.cli import render  # most prologs do without
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitald.config import Config
+    from vitald.config.values import Config
 
 
 def find_obstacle(path: Path, node: str, verdict: Mapping[str, object], seconds: float) -> str:
     """Why not now; empty if the node may go. `path`: of the configuration; `node`: its name;
     `seconds`: for each program that is asked, and for the daemon.
     """
-    from vitald.config_file import ConfigError
+    from vitald.config.errors import ConfigError
     from vitald.recovery import files, inputs
 
     end = time.monotonic() + seconds
@@ -37,6 +37,7 @@ def _find_presence(config: Config, seconds: float) -> str:
     from vitald.cli.recovery.run import find_device_uses, query_daemon
     from vitald.recovery import inputs
     from vitald.recovery.decision import Presence, describe_presence
+    from vitald.recovery.settings import RecoverySettings
 
     answer = query_daemon(config, seconds)
     if answer.state is None:
@@ -45,7 +46,7 @@ def _find_presence(config: Config, seconds: float) -> str:
     return describe_presence(
         Presence(
             now=inputs.read_clock(config),
-            min_uptime_s=config.recovery.min_uptime_s,
+            min_uptime_s=config[RecoverySettings].min_uptime_s,
             daemon=answer.state,
             device_users=tuple(use.words for use in uses if not use.job),
         )
@@ -55,16 +56,16 @@ def _find_presence(config: Config, seconds: float) -> str:
 def _ask_brake(config: Config, node: str, verdict: Mapping[str, object], seconds: float) -> str:
     from dataclasses import replace
 
-    from vitald.config_sections import Method
     from vitald.recovery import brake
     from vitald.recovery.scheduler import ActionContext
+    from vitald.recovery.settings import Method, RecoverySettings
 
-    deadline_s = max(0.1, min(seconds, config.recovery.deadline_s))
-    recovery = replace(config.recovery, node=node, deadline_s=deadline_s)
+    deadline_s = max(0.1, min(seconds, config[RecoverySettings].deadline_s))
+    recovery = replace(config[RecoverySettings], node=node, deadline_s=deadline_s)
     method = recovery.brake if recovery.brake.word != "scheduler" else Method(word="slurm")
     kind = "replace" if verdict.get("replacementConfirmed") is True else "reboot"
     context = ActionContext(
         action=kind, request_id="", verdict=verdict, boot_id=str(verdict.get("bootId", ""))
     )
-    made = brake.create_brake(replace(config, recovery=recovery), method)
+    made = brake.create_brake(config.replace(recovery), method)
     return made.ask(context, take=True)

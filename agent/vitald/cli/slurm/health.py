@@ -12,19 +12,19 @@ from pathlib import Path
 from vitald.cli import client
 from vitald.cli.slurm.daemon import SCONTROL_S, DaemonClient
 from vitald.cli.slurm.handover import find_obstacle
+from vitald.cli.slurm.script_settings import ScriptSettings
 from vitald.server import endpoints
 from vitald.slurm import drain, scontrol, slurmd
 from vitald.slurm.owner import Owner, find_owner
 from vitald.slurm.reasons import first_reason, forget_reasons, read_recorded_reasons
 from vitald.slurm.report import report
-from vitald.slurm.settings import Settings
 from vitald.slurm.steps import find_jobs_with_steps
 
 _PROCFS = Path("/proc")
 _MAX_UNREPORTED = 16  # jobs looked up in Slurm in one health check
 
 
-def check_node(settings: Settings, daemon: DaemonClient) -> None:
+def check_node(settings: ScriptSettings, daemon: DaemonClient) -> None:
     """Drain an unfit node, resume one that we drained, report the job ends that no epilog did."""
     try:
         _drain_or_resume(settings, daemon)
@@ -34,7 +34,7 @@ def check_node(settings: Settings, daemon: DaemonClient) -> None:
         report_ended_jobs(settings, daemon)
 
 
-def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
+def _drain_or_resume(settings: ScriptSettings, daemon: DaemonClient) -> None:
     """Without a verdict nothing is done: an unknown node is neither fit nor unfit."""
     verdict = daemon.read_verdict()
     if verdict["status"] == "unknown":
@@ -75,7 +75,7 @@ def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
     drain.remove_comment(settings, name, node, SCONTROL_S)
 
 
-def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
+def report_ended_jobs(settings: ScriptSettings, daemon: DaemonClient) -> None:
     """Report to vitald the ends of jobs whose epilog could not: a job that seems to run keeps the
     node from being idle.
 

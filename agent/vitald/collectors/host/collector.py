@@ -24,6 +24,7 @@ from vitald.collectors.host.readings import READINGS
 from vitald.collectors.host.settings import SECTION, HostSettings
 from vitald.collectors.host.units import Units
 from vitald.collectors.small_files import Files, describe_error
+from vitald.config.paths import Paths
 from vitald.model import Component, Readings
 
 
@@ -102,7 +103,7 @@ class Host:
 
 
 def _build_host(context: CollectorContext) -> Host:
-    paths, settings = context.paths, context.settings[HostSettings]
+    paths, settings = context.config[Paths], context.config[HostSettings]
     return Host(
         paths.sysfs,
         paths.procfs,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from vitald import tomlfile
 from vitald.checking import read_flag, read_match
-from vitald.settings import Section, read_names, read_path, setting
+from vitald.config.readers import read_names, read_path, read_poll_period
+from vitald.config.section import Section, setting
 
 _UNIT = re.compile(
     r"[A-Za-z0-9:_.@\\-]{1,200}"
@@ -32,12 +33,10 @@ class HostSettings:
     """Memory, processors, disks, file systems, clock and services of the node."""
 
     enabled: bool = setting(True, read_flag, "Poll the host.")
-    every_s: float = setting(
-        tomlfile.parse_duration("60s"), tomlfile.parse_duration, "How often to poll."
-    )
+    every_s: float = setting(tomlfile.parse_duration("60s"), read_poll_period, "How often to poll.")
     deadline_s: float = setting(
         tomlfile.parse_duration("10s"),
-        tomlfile.parse_duration,
+        read_poll_period,
         "A read of one part that takes longer counts as hung.",
     )
     mounts: tuple[str, ...] = setting(

@@ -22,6 +22,7 @@ from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.hwmon.readings import READINGS
 from vitald.collectors.hwmon.settings import SECTION
 from vitald.collectors.small_files import Files, RawReadings, list_names, read_attribute
+from vitald.config.paths import Paths
 from vitald.model import Component, ComponentKind, Readings
 
 NAME = "hwmon"
@@ -178,7 +179,7 @@ def _order_by_number(values: Mapping[int, float]) -> tuple[float, ...]:
 
 
 def _build_hwmon(context: CollectorContext) -> Hwmon:
-    return Hwmon(context.paths.sysfs)
+    return Hwmon(context.config[Paths].sysfs)
 
 
 COLLECTOR = CollectorDefinition(

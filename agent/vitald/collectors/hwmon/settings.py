@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from vitald import tomlfile
 from vitald.checking import read_flag
-from vitald.settings import Section, setting
+from vitald.config.readers import read_poll_period
+from vitald.config.section import Section, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,11 +16,11 @@ class HwmonSettings:
 
     enabled: bool = setting(True, read_flag, "Read temperatures and fans.")
     every_s: float = setting(
-        tomlfile.parse_duration("60s"), tomlfile.parse_duration, "How often to read them."
+        tomlfile.parse_duration("60s"), read_poll_period, "How often to read them."
     )
     deadline_s: float = setting(
         tomlfile.parse_duration("10s"),
-        tomlfile.parse_duration,
+        read_poll_period,
         "A read of one chip that takes longer hangs.",
     )
 

@@ -27,6 +27,7 @@ from vitald.collectors.pci.inventory import (
     read_machine_type,
 )
 from vitald.collectors.small_files import Files, RawReadings
+from vitald.config.paths import Paths
 from vitald.model import NODE, Component, Readings
 
 NAME = "expect"
@@ -329,14 +330,14 @@ def _list_version_files(sysfs: Path, procfs: Path) -> dict[str, Path]:
 
 
 def _build_inventory(context: CollectorContext) -> ExpectedInventory:
-    paths, nvml = context.paths, context.settings[NvmlSettings]
+    paths, nvml = context.config[Paths], context.config[NvmlSettings]
     return ExpectedInventory(
         paths.sysfs,
         paths.procfs,
         PciInventory(paths.sysfs),  # of its own, as it scans at other times than the others
         context.catalog.instances,
         context.boot_id,
-        context.settings[ExpectSettings],
+        context.config[ExpectSettings],
         nvml.expected_gpus,
         context.is_healthy,
         nvml=nvml.enabled,

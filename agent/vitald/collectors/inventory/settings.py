@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vitald import tomlfile
-from vitald.settings import Section, read_count, read_names, read_table, setting
+from vitald.config.readers import read_count, read_names, read_table
+from vitald.config.section import Section, setting
 
 
 def read_link_rates(value: object) -> Mapping[str, float]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.settings import Section, one_of, read_path, setting
+from vitald.config.errors import FileReport
+from vitald.config.readers import one_of, read_path
+from vitald.config.section import Section, setting
+from vitald.config.values import Config
 
 # Ways to treat records that a process wrote
 USERSPACE = ("unconfirmed", "confirmed", "ignore")
@@ -44,9 +46,10 @@ class KernelLogSettings:
     )
 
 
-def _check_path(settings: KernelLogSettings, wrong: Callable[[str, str], None]) -> None:
+def _check_path(config: Config, report: FileReport) -> None:
+    settings = config[KernelLogSettings]
     if settings.source == "file" and settings.path == KernelLogSettings().path:
-        wrong("path", 'source = "file" needs the path of the file')
+        report.add_error(SECTION.name, "path", 'source = "file" needs the path of the file')
 
 
 SECTION = Section(name="kernel_log", settings=KernelLogSettings, order=10, check=_check_path)

@@ -26,6 +26,7 @@ from vitald.collectors.network.port_history import PortHistory
 from vitald.collectors.network.readings import READINGS
 from vitald.collectors.network.settings import SECTION, NetworkSettings
 from vitald.collectors.small_files import Files, RawReadings
+from vitald.config.paths import Paths
 from vitald.model import NODE, Component, ComponentKind, Readings
 
 NAME = "network"
@@ -212,8 +213,8 @@ def _read_link(path: str) -> str:
 
 
 def _build_network(context: CollectorContext) -> Network:
-    rates = context.settings[ExpectSettings].link_rate
-    return Network(context.paths.sysfs, context.settings[NetworkSettings], rates)
+    rates = context.config[ExpectSettings].link_rate
+    return Network(context.config[Paths].sysfs, context.config[NetworkSettings], rates)
 
 
 COLLECTOR = CollectorDefinition(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from vitald import tomlfile
 from vitald.checking import read_flag
-from vitald.settings import Section, read_names, setting
+from vitald.config.readers import read_names, read_poll_period
+from vitald.config.section import Section, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,12 +17,12 @@ class NetworkSettings:
     enabled: bool = setting(True, read_flag, "Poll RDMA devices and network interfaces on PCI.")
     every_s: float = setting(
         tomlfile.parse_duration("30s"),
-        tomlfile.parse_duration,
+        read_poll_period,
         "How often to read states and counters of each adapter.",
     )
     deadline_s: float = setting(
         tomlfile.parse_duration("20s"),
-        tomlfile.parse_duration,
+        read_poll_period,
         "A read of one adapter that takes longer counts as hung. EFA's driver waits up to 30 s for"
         " its device.",
     )

@@ -28,6 +28,7 @@ from vitald.collectors.neuron.readings import READINGS
 from vitald.collectors.neuron.settings import SECTION
 from vitald.collectors.pci.inventory import PciDevice, PciInventory, read_machine_type
 from vitald.collectors.small_files import Files, RawReadings
+from vitald.config.paths import Paths
 from vitald.model import NODE, Component, ComponentKind, Readings, Sample
 
 NAME = "neuron"
@@ -265,7 +266,7 @@ def _list_unread(reason: str) -> dict[str, str]:
 
 def _build_neuron(context: CollectorContext) -> Neuron:
     has_enough = partial(context.has_enough, NAME)
-    return Neuron(context.paths.sysfs, context.inventory, context.places, has_enough)
+    return Neuron(context.config[Paths].sysfs, context.inventory, context.places, has_enough)
 
 
 COLLECTOR = CollectorDefinition(

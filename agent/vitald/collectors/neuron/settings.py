@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from vitald import tomlfile
 from vitald.checking import read_flag
-from vitald.settings import Section, setting
+from vitald.config.readers import read_poll_period
+from vitald.config.section import Section, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +19,12 @@ class NeuronSettings:
     )
     every_s: float = setting(
         tomlfile.parse_duration("30s"),
-        tomlfile.parse_duration,
+        read_poll_period,
         "How often to read counters and states of each device.",
     )
     deadline_s: float = setting(
         tomlfile.parse_duration("10s"),
-        tomlfile.parse_duration,
+        read_poll_period,
         "A read of one device that takes longer counts as hung: it opens a finding, and the"
         " device is unknown.",
     )

@@ -31,6 +31,7 @@ from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.nvml.release import ReleaseReport, Releases
 from vitald.collectors.nvml.settings import SECTION, NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory, read_machine_type
+from vitald.config.paths import Paths
 from vitald.model import Batch, Position
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -202,15 +203,15 @@ class Nvml:
 
 
 def _build_nvml(context: CollectorContext) -> Nvml:
-    settings, catalog = context.settings, context.catalog
+    config, catalog = context.config, context.catalog
     return Nvml(
-        settings[NvmlSettings],
+        config[NvmlSettings],
         catalog,
         context.inventory,
         context.boot_id,
         WorkerThread("nvml"),
-        of_type=catalog.find_instance(read_machine_type(context.paths.sysfs)).gpus,
-        expected=settings[ExpectSettings],
+        of_type=catalog.find_instance(read_machine_type(config[Paths].sysfs)).gpus,
+        expected=config[ExpectSettings],
     )
 
 

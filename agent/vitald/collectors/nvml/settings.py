@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from vitald import tomlfile
 from vitald.checking import read_flag
-from vitald.settings import (
-    MIN_PERIOD_S,
-    Section,
-    read_count,
-    read_path,
-    setting,
-)
+from vitald.config.errors import FileReport
+from vitald.config.readers import MIN_PERIOD_S, read_count, read_path
+from vitald.config.section import Section, setting
+from vitald.config.values import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +66,8 @@ class NvmlSettings:
     )
 
 
-def _check_periods(settings: NvmlSettings, wrong: Callable[[str, str], None]) -> None:
+def _check_periods(config: Config, report: FileReport) -> None:
+    settings, wrong = config[NvmlSettings], partial(report.add_error, SECTION.name)
     for key in ("fast", "slow", "inventory", "deadline"):
         if getattr(settings, f"{key}_s") < MIN_PERIOD_S:
             wrong(key, f"at least {MIN_PERIOD_S:g} s: each poll takes the driver's locks")

@@ -30,6 +30,7 @@ from vitald.collectors.pci.settings import SECTION, PciSettings
 from vitald.collectors.pci.slots import Occupant, SlotMemory, count_lacking_on_board
 from vitald.collectors.small_files import Files, RawReadings, describe_error, list_names
 from vitald.collectors.small_files import parse_counters as counters
+from vitald.config.paths import Paths
 from vitald.model import NODE, Component, ComponentKind, Readings
 
 # The role of a function, in the reading `part`; that of an accelerator or a switch is its kind. The
@@ -418,11 +419,11 @@ def _describe_function(device: PciDevice) -> str:
 
 def _build_pci(context: CollectorContext) -> Pci:
     return Pci(
-        context.paths.sysfs,
+        context.config[Paths].sysfs,
         context.inventory,
-        context.settings[PciSettings],
+        context.config[PciSettings],
         context.get_uevent_error,
-        nvml=context.settings[NvmlSettings].enabled,
+        nvml=context.config[NvmlSettings].enabled,
         boot_id=context.boot_id,
         has_enough=lambda kind: bool(kind) and context.has_enough(kind),
     )

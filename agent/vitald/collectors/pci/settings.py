@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from vitald import tomlfile
 from vitald.checking import read_flag, read_match
-from vitald.settings import Section, read_names, setting
+from vitald.config.readers import read_names, read_poll_period
+from vitald.config.section import Section, setting
 
 # With the domain and in small letters, as the kernel writes them
 _ADDRESSES = re.compile(
@@ -31,12 +32,12 @@ class PciSettings:
     )
     every_s: float = setting(
         tomlfile.parse_duration("60s"),
-        tomlfile.parse_duration,
+        read_poll_period,
         "How often to read links and error counters.",
     )
     deadline_s: float = setting(
         tomlfile.parse_duration("10s"),
-        tomlfile.parse_duration,
+        read_poll_period,
         "A read of one function that takes longer counts as hung.",
     )
     exclude: tuple[str, ...] = setting(

@@ -10,7 +10,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import cast
 
-from vitald.config import Config
+from vitald.config.values import Config
 from vitald.diagnostics.check import Check
 
 

@@ -18,17 +18,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from vitald import catalog as catalogs
 from vitald.catalog import Catalog
+from vitald.catalog.settings import load_configured_catalog
 from vitald.collectors.small_files import presentable
-from vitald.config import Config
+from vitald.config.paths import Paths, is_root
+from vitald.config.values import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.dcgm import answers, reading
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
 from vitald.diagnostics.dcgm.tables import parse_version
 from vitald.diagnostics.run import tool
+from vitald.diagnostics.settings import DcgmSettings
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, RunRequest
-from vitald.paths import is_root
 
 NAME = "dcgm"
 # The engine asks its program to end every few seconds, for this long, before it kills it
@@ -48,8 +49,8 @@ class DcgmCheck:
     covers_gpus = True
 
     def __init__(self, config: Config, catalog: Callable[[], Catalog]) -> None:
-        self._settings = config.dcgm
-        self._sysfs = config.paths.sysfs
+        self._settings = config[DcgmSettings]
+        self._sysfs = config[Paths].sysfs
         self._catalog = catalog
         self._meanings: Meanings | None = None
         # The program's fingerprint when its version was read, and the version
@@ -229,6 +230,4 @@ def _read_fingerprint(program: str) -> tuple[str, int, int, int] | None:
 
 
 def build_check(config: Config) -> Check:
-    return DcgmCheck(
-        config, lambda: catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
-    )
+    return DcgmCheck(config, lambda: load_configured_catalog(config))

@@ -26,11 +26,13 @@ from pathlib import Path
 
 from vitald.collectors.pci.inventory import NVIDIA
 from vitald.collectors.small_files import presentable
-from vitald.config import Config
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.dcgm import answers
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN
 from vitald.diagnostics.run import tool
+from vitald.diagnostics.settings import DcgmHealthSettings, DcgmSettings
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import (
     MONITOR,
@@ -351,9 +353,9 @@ class DcgmHealthCheck:
     def __init__(
         self, config: Config, now: Callable[[], float] = time.monotonic, machine: str = ""
     ) -> None:
-        self._settings = config.dcgm_health
-        self._program = config.dcgm.program
-        self._sysfs = config.paths.sysfs
+        self._settings = config[DcgmHealthSettings]
+        self._program = config[DcgmSettings].program
+        self._sysfs = config[Paths].sysfs
         self._machine = machine or platform.machine()
         self._now = now
         self._set_at: float | None = None  # None: the engine may have no watches

@@ -29,10 +29,12 @@ from dataclasses import dataclass, replace
 from vitald.collectors import small_files
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.small_files import presentable
-from vitald.config import Config
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.diagnostics.bandwidth import BandwidthCheck
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
+from vitald.diagnostics.settings import EfaLoopbackSettings
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest, Test
 
 NAME = "efa_loopback"
@@ -192,10 +194,10 @@ class EfaLoopbackCheck(BandwidthCheck):
     title = "EFA loopback"
 
     def __init__(self, config: Config) -> None:
-        super().__init__(every_s=config.efa_loopback.every_s, expected_s=15.0)
-        self._settings = config.efa_loopback
-        self._sysfs = config.paths.sysfs
-        self._classes = config.paths.sysfs / "class" / "infiniband"
+        super().__init__(every_s=config[EfaLoopbackSettings].every_s, expected_s=15.0)
+        self._settings = config[EfaLoopbackSettings]
+        self._sysfs = config[Paths].sysfs
+        self._classes = config[Paths].sysfs / "class" / "infiniband"
 
     def find_obstacle(self) -> str:
         if not tool.find_program(PROGRAM, FOLDERS):

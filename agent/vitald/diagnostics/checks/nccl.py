@@ -24,10 +24,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from vitald.collectors.small_files import presentable
-from vitald.config import Config
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
+from vitald.diagnostics.settings import NcclSettings
 from vitald.model.diagnostic import Outcome, Report, RunRequest
 
 NAME = "nccl"
@@ -331,9 +333,9 @@ class NcclCheck(BandwidthCheck):
     covers_gpus = True
 
     def __init__(self, config: Config) -> None:
-        super().__init__(every_s=config.nccl.every_s, expected_s=60.0)
-        self._settings = config.nccl
-        self._sysfs = config.paths.sysfs
+        super().__init__(every_s=config[NcclSettings].every_s, expected_s=60.0)
+        self._settings = config[NcclSettings]
+        self._sysfs = config[Paths].sysfs
         self._reports = AllReduce(
             check=NAME,
             program="all_reduce_perf",

@@ -25,10 +25,12 @@ from pathlib import Path
 from vitald.collectors import small_files
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.small_files import presentable
-from vitald.config import Config
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
+from vitald.diagnostics.settings import NccomSettings
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Report, RunRequest
 
@@ -185,9 +187,9 @@ class NccomCheck(BandwidthCheck):
 
     def __init__(self, config: Config) -> None:
         # nccom-test first compiles a program for each size.
-        super().__init__(every_s=config.nccom.every_s, expected_s=120.0)
-        self._settings = config.nccom
-        self._sysfs = config.paths.sysfs
+        super().__init__(every_s=config[NccomSettings].every_s, expected_s=120.0)
+        self._settings = config[NccomSettings]
+        self._sysfs = config[Paths].sysfs
         self._reports = AllReduce(
             check=NAME,
             program=PROGRAM,

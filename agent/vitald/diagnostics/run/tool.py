@@ -24,10 +24,10 @@ from pathlib import Path
 
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.small_files import describe_error, presentable
+from vitald.config.paths import is_root
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy, Report
-from vitald.paths import is_root
 
 GIGA, GIBI, MICRO = 1e9, float(1 << 30), 1e-6
 NO_GPU = "there is no NVIDIA GPU on PCI"

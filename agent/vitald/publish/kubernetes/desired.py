@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald.model import Action, Status
+from vitald.model.reasons import FixedReason
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
-from vitald.reasons import FixedReason
 from vitald.text import limit_bytes, replace_unprintable
 from vitald.timestamps import format_rfc3339
 

@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass, replace
 
 from vitald.model import Action
+from vitald.model.reasons import FixedReason
 from vitald.publish.kubernetes.client import KubernetesClient, report_failures
 from vitald.publish.kubernetes.desired import MAX_MESSAGE_BYTES
 from vitald.publish.kubernetes.node_object import NodeObject
@@ -26,7 +27,6 @@ from vitald.publish.retry import Retry
 from vitald.publish.state_store import Cursor, StateStore
 from vitald.publish.transition_runner import LedgerReplaced, TransitionRunner
 from vitald.publish.transitions import ChangeKind, FindingChange, TransitionReader
-from vitald.reasons import FixedReason
 from vitald.text import count_noun, limit_bytes
 from vitald.timestamps import format_rfc3339
 

@@ -17,7 +17,7 @@ from vitald.publish.kubernetes.desired import (
 from vitald.publish.kubernetes.node_object import MANAGER, NameKind, NodeName, NodeObject
 from vitald.publish.kubernetes.profiles import hyperpod
 from vitald.publish.kubernetes.profiles.tables import read_words
-from vitald.publish_sections import KubernetesSettings
+from vitald.publish.kubernetes.settings import KubernetesSettings
 
 CONDITION_PROFILES, HYPERPOD = ("eks", "npd"), "hyperpod"
 

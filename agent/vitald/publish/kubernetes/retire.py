@@ -14,10 +14,10 @@ from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, Kuberne
 from vitald.publish.kubernetes.credentials import NoCredentials
 from vitald.publish.kubernetes.names import describe_kept
 from vitald.publish.kubernetes.removal import remove_written
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.kubernetes.taint import get_taint_key
 from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import StateStore
-from vitald.publish_sections import KubernetesSettings
 
 PATIENCE_S = 30.0
 _PAUSE_S = 1.0

@@ -39,8 +39,8 @@ from vitald.publish.kubernetes.node_object import (
 from vitald.publish.kubernetes.profiles.conditions import build_foreign_conditions
 from vitald.publish.kubernetes.profiles.hyperpod import build_labels
 from vitald.publish.kubernetes.profiles.tables import read_words
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.summary import PublishedState
-from vitald.publish_sections import KubernetesSettings
 
 # A kubelet sets labels when it registers its node, and leaves them alone afterwards. Source:
 # Kubernetes, "kubelet", --node-labels.

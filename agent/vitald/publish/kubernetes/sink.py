@@ -20,10 +20,10 @@ from vitald.publish.kubernetes.node_object import NodeObject
 from vitald.publish.kubernetes.part_writer import PartWriter
 from vitald.publish.kubernetes.reconcile import LastTransition, build_patch, decide_transition
 from vitald.publish.kubernetes.sets import FORMER, build_configured_node, describe_refusals
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.sink import PartlyWritten, SinkFailed
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState
-from vitald.publish_sections import KubernetesSettings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 

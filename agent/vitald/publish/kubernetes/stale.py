@@ -26,7 +26,7 @@ from vitald.publish.kubernetes.node_object import (
 )
 from vitald.publish.kubernetes.profiles.hyperpod import FIT, HEALTH_STATUS
 from vitald.publish.kubernetes.reconcile import delete_conditions
-from vitald.publish_sections import KubernetesSettings
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.timestamps import format_rfc3339
 
 _MESSAGE = "vitald publish on this node has stopped writing: check its pod or unit, and its log"

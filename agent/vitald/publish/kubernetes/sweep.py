@@ -28,11 +28,11 @@ from vitald.publish.kubernetes.lease import Lease
 from vitald.publish.kubernetes.names import find_written_names
 from vitald.publish.kubernetes.node_object import NodeObject
 from vitald.publish.kubernetes.removal import remove_written
+from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.kubernetes.stale import build_stale_patch
 from vitald.publish.kubernetes.taint import get_taint_key
 from vitald.publish.retry import Retry
 from vitald.publish.sink import SinkFailed
-from vitald.publish_sections import KubernetesSettings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("sweep")
 

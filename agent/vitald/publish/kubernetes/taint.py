@@ -18,10 +18,10 @@ import structlog
 from vitald.model import Action, Status
 from vitald.publish.kubernetes.client import ApiRefused, KubernetesClient, report_failures
 from vitald.publish.kubernetes.node_object import NodeTaint
+from vitald.publish.kubernetes.settings import TAINT_EFFECTS, TAINT_SINK, KubernetesSettings
 from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState
-from vitald.publish_sections import TAINT_EFFECTS, TAINT_SINK, KubernetesSettings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 

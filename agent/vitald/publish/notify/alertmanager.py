@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitald.model import Action, Status
-from vitald.notify_section import NotifySettings
 from vitald.publish.notify.formats import encode_json
 from vitald.publish.notify.formats.text import limit_line, limit_name
 from vitald.publish.notify.http_post import HttpPoster
 from vitald.publish.notify.quiet_time import QuietTime
 from vitald.publish.notify.receiver import NotificationRefused
 from vitald.publish.notify.secret_file import SecretUnusable, read_headers
+from vitald.publish.notify.settings import NotifySettings
 from vitald.publish.sink import SinkFailed
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
 from vitald.timestamps import format_rfc3339

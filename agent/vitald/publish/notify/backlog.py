@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from vitald.model import Action
-from vitald.notify_section import NotifySettings
 from vitald.publish.notify.findings import describe_change
 from vitald.publish.notify.notification import (
     Digest,
@@ -15,6 +14,7 @@ from vitald.publish.notify.notification import (
     NotifiedFinding,
 )
 from vitald.publish.notify.progress import Progress, Receipt
+from vitald.publish.notify.settings import NotifySettings
 from vitald.publish.state_store import Cursor
 from vitald.publish.transitions import ChangeKind, FindingChange
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from vitald.notify_section import NotifySettings
-from vitald.publish.config import PublisherConfig
+from vitald.config.paths import Paths
+from vitald.config.values import Config
 from vitald.publish.notify.findings import FindingReader
 from vitald.publish.notify.notification import NodeIdentity, identify_node
 from vitald.publish.notify.quiet_time import QuietTime
 from vitald.publish.notify.receiver import Receiver
 from vitald.publish.notify.runner import NotifyRunner
+from vitald.publish.notify.settings import NotifySettings
 from vitald.publish.sink import Runner, SinkRunner
 from vitald.publish.state_store import StateStore
 from vitald.publish.transitions import TransitionReader
+from vitald.server.settings import find_socket
 
 
-def build_runners(config: PublisherConfig, store: StateStore) -> list[Runner]:
+def build_runners(config: Config, store: StateStore) -> list[Runner]:
     """One for each."""
-    node = identify_node(config.paths)
+    node = identify_node(config[Paths])
     return [
         _build_runner(f"notify-{name}", settings, node, config, store)
-        for name, settings in config.notify.items()
+        for name, settings in config.get_group(NotifySettings).items()
     ]
 
 
@@ -27,7 +29,7 @@ def _build_runner(
     name: str,
     settings: NotifySettings,
     node: NodeIdentity,
-    config: PublisherConfig,
+    config: Config,
     store: StateStore,
 ) -> Runner:
     if settings.type == "alertmanager":
@@ -41,8 +43,8 @@ def _build_runner(
         build_receiver(name, settings),
         node,
         store,
-        TransitionReader(config.socket_path),
-        FindingReader(config.socket_path),
+        TransitionReader(find_socket(config)),
+        FindingReader(find_socket(config)),
     )
 
 

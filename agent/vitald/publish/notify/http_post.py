@@ -18,9 +18,9 @@ from pathlib import Path
 import aiohttp
 
 from vitald import __version__
-from vitald.notify_section import describe_server
 from vitald.publish.http import build_tls_context, read_retry_after
 from vitald.publish.notify.receiver import NotificationRefused
+from vitald.publish.notify.settings import describe_server
 from vitald.publish.sink import SinkFailed
 from vitald.text import replace_unprintable
 

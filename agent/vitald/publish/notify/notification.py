@@ -9,8 +9,8 @@ import socket
 from dataclasses import dataclass
 from enum import Enum
 
+from vitald.config.paths import Paths
 from vitald.model import Action, Status
-from vitald.paths import Paths
 from vitald.publish.summary import read_short
 
 # On Nitro instances, DMI's asset tag of the board is the id of the instance (EC2 User Guide,

@@ -21,7 +21,6 @@ from dataclasses import replace
 import structlog
 
 from vitald.backoff import Backoff
-from vitald.notify_section import NotifySettings
 from vitald.publish.daemon_request import DaemonAway
 from vitald.publish.notify.backlog import Backlog, DeliveryRules, News
 from vitald.publish.notify.findings import FindingReader, add_details
@@ -38,6 +37,7 @@ from vitald.publish.notify.notification import (
 from vitald.publish.notify.progress import Progress, Receipt, format_progress, parse_progress
 from vitald.publish.notify.quiet_time import QuietTime
 from vitald.publish.notify.receiver import NotificationRefused, Receiver
+from vitald.publish.notify.settings import NotifySettings
 from vitald.publish.rate_limit import RateLimit
 from vitald.publish.retry import Retry
 from vitald.publish.sink import WORSE_S, SinkFailed

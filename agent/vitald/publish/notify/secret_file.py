@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vitald.checking import is_line
-from vitald.notify_section import read_url
+from vitald.publish.notify.settings import read_url
 
 T = TypeVar("T")
 

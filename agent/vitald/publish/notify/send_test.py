@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from vitald.notify_section import NotifySettings
 from vitald.publish.notify import alertmanager
 from vitald.publish.notify.exec import MAX_RUN_S, ExecReceiver, check_result
 from vitald.publish.notify.flags import WELL
@@ -21,6 +20,7 @@ from vitald.publish.notify.notification import (
     build_notification,
 )
 from vitald.publish.notify.receiver import NotificationRefused
+from vitald.publish.notify.settings import NotifySettings
 from vitald.publish.notify.webhook import WebhookReceiver
 from vitald.publish.sink import SinkFailed
 from vitald.text import limit_bytes

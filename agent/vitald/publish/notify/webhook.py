@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from vitald.notify_section import NotifySettings
 from vitald.publish.notify.formats import FORMATS, encode_json
 from vitald.publish.notify.http_post import HttpAnswer, HttpPoster, check_answer
 from vitald.publish.notify.notification import Notification
@@ -16,6 +15,7 @@ from vitald.publish.notify.secret_file import (
     read_routing_key,
     read_signing_keys,
 )
+from vitald.publish.notify.settings import NotifySettings
 from vitald.publish.notify.signature import build_headers
 from vitald.publish.sink import SinkFailed
 

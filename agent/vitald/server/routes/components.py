@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from vitald.collectors.discovery import find_switched
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciDevice, PciInventory
-from vitald.config import POLLED
 from vitald.core.node_state import NodeState, Observation
 from vitald.judge.verdict import WorkPhase, compute_status
 from vitald.model import NODE, Action, Component, ComponentKind, Finding, Status, Verdict
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Observations = Mapping[Component, Sequence[Observation]]
 
 _KINDS = {kind: number for number, kind in enumerate(ComponentKind)}
-_SWITCHED = ("nvml", *POLLED)
+_SWITCHED = find_switched()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from vitald.config_changes import TakesEffect
-from vitald.config_reload import Reload
+from vitald.config.section import TakesEffect
+from vitald.core.config_reload import Reload
 from vitald.core.node_state import ConfigurationFile
 from vitald.server import endpoints
 from vitald.server.endpoint import PAGE

@@ -14,7 +14,8 @@ from vitald.core.device_directory import DeviceDirectory
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.judge.verdict import group_by_incident
-from vitald.ledger import LedgerError, PastQuery, read_events
+from vitald.ledger.errors import LedgerError
+from vitald.ledger.queries import PastQuery, read_events
 from vitald.model import Component, ComponentKind, Finding, Incident, make_single_incident
 from vitald.server import serialize
 from vitald.server.request import (

@@ -21,7 +21,7 @@ from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag, read_list, read_match, read_text, read_whole
 from vitald.core.device_directory import DeviceDirectory
 from vitald.diagnostics.check import Check
-from vitald.ledger import LedgerError
+from vitald.ledger.errors import LedgerError
 from vitald.model import Component, ComponentKind
 from vitald.model.diagnostic import (
     ActiveRun,

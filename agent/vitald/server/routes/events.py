@@ -11,7 +11,7 @@ import structlog
 from aiohttp import web
 
 from vitald.core.node_state import StreamEnd, Subscription
-from vitald.ledger import PastQuery, RowList, StoredEvent, read_events
+from vitald.ledger.queries import PastQuery, RowList, StoredEvent, read_events
 from vitald.model import Event, Incident, Transition
 from vitald.server import endpoints, serialize
 from vitald.server.connection_limit import ConnectionLimit

@@ -25,7 +25,7 @@ from vitald.checking import read_flag, read_line, read_match, read_whole
 from vitald.collectors.event_factory import EventFactory
 from vitald.core.jobs import BEGAN, DIED, ENDED, JOB_CODES, Job
 from vitald.core.node_state import NodeState
-from vitald.ledger import PastQuery, read_events
+from vitald.ledger.queries import PastQuery, read_events
 from vitald.model import NODE, Action, Batch, Event, Finding, Value
 from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
 from vitald.server import endpoints, serialize

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from vitald.ledger import FindingChange, read_changes
+from vitald.ledger.queries import FindingChange, read_changes
 from vitald.model import FindingState
-from vitald.reasons import find_reason
+from vitald.model.reasons import find_reason
 from vitald.server import endpoints, serialize
 from vitald.server.request import make_route
 from vitald.server.routes.context import RouteContext

@@ -1,17 +1,19 @@
-"""Sections of the configuration that `vitald publish` reads: keys, defaults and help."""
+"""`[kubernetes]` of the configuration, which `vitald publish` reads."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag, read_match
-from vitald.settings import one_of, read_names, read_path, setting
+from vitald.config.errors import FileReport
+from vitald.config.readers import one_of, read_names, read_path
+from vitald.config.section import Section, TakesEffect, setting
+from vitald.config.values import Config
+from vitald.recovery.settings import RecoverySettings
 
 # A DNS subdomain, as the prefix of a label or condition: Kubernetes, "Labels and Selectors". It is
 # shorter than the 253 characters allowed, so that a condition's type stays within 316.
@@ -76,13 +78,6 @@ def _read_condition_sets(value: object) -> tuple[str, ...]:
     return names
 
 
-def _read_textfile(value: object) -> Path:
-    path = read_path(value)
-    if path.suffix != ".prom":  # node_exporter reads no others
-        raise Unexpected("the path of a file *.prom", value)
-    return path
-
-
 def _read_program(value: object) -> tuple[str, ...]:
     argv = read_names(value)
     if argv and not argv[0].startswith("/"):
@@ -95,47 +90,6 @@ def _read_heartbeat(value: object) -> float:
     if seconds < 60.0:
         raise Unexpected("at least 60s", value)
     return seconds
-
-
-def _find_state_folder() -> Path:
-    """What systemd gives (`StateDirectory=`), else `/var/lib/vitald-publish`."""
-    first = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    return Path(first) if first.startswith("/") else Path("/var/lib/vitald-publish")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishSettings:
-    """`vitald publish`, a process of its own, which writes the node's state to other systems."""
-
-    state: Path = setting(
-        _find_state_folder,
-        read_path,
-        "Folder of publish.db: what has been written, and since when.",
-    )
-    user: str = setting(
-        "vitald-publish",
-        partial(read_match, pattern=re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*"),
-                expected="the name of a user"),
-        "User that it runs as. The daemon accepts its reports, and its requests to release the GPUs"
-        " for a driver upgrade.",
-    )  # fmt: skip
-    drills: bool = setting(
-        False,
-        read_flag,
-        "Publish simulated findings like real ones. Only for tests: others act on them.",
-    )
-    nfd: Path | None = setting(
-        None,
-        read_path,
-        "Folder of Node Feature Discovery's feature files, where the labels are written with an"
-        ' expiry time: "/etc/kubernetes/node-feature-discovery/features.d".',
-    )
-    textfile: Path | None = setting(
-        None,
-        _read_textfile,
-        "File of metrics for the textfile collector of Prometheus' node_exporter, by its path"
-        " (*.prom).",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +160,8 @@ class KubernetesSettings:
     )
 
 
-def check_kubernetes(
-    settings: KubernetesSettings, recovery_mode: str, wrong: Callable[[str, str], None]
-) -> None:
-    """Report, as (key, problem), what is wrong only in combination, where it is in use."""
+def _check_kubernetes(config: Config, report: FileReport) -> None:
+    settings, wrong = config[KubernetesSettings], partial(report.add_error, KUBERNETES.name)
     if not settings.enabled:
         return
     if not settings.server and any(
@@ -220,8 +172,26 @@ def check_kubernetes(
         wrong("client_key", "client_certificate and client_key are given together")
     if settings.token_file and settings.exec:
         wrong("exec", "either token_file or exec")
-    if "hyperpod" in settings.conditions and recovery_mode != "automatic":
+    if "hyperpod" in settings.conditions and config[RecoverySettings].mode != "automatic":
         wrong(
             "conditions",
             '"hyperpod" orders repairs from SageMaker: set [recovery] mode = "automatic"',
         )
+
+
+KUBERNETES = Section(
+    name="kubernetes",
+    settings=KubernetesSettings,
+    effect=TakesEffect.PUBLISHER,
+    examples={
+        "node": '#node = "ip-10-0-0-1.ec2.internal"',
+        "server": '#server = "https://10.0.0.1:6443"',
+        "ca": '#ca = "/etc/kubernetes/pki/ca.crt"',
+        "token_file": '#token_file = "/run/credentials/vitald-publish.service/token"',
+        "client_certificate": (
+            '#client_certificate = "/var/lib/kubelet/pki/kubelet-client-current.pem"'
+        ),
+        "client_key": '#client_key = "/var/lib/kubelet/pki/kubelet-client-current.pem"',
+    },
+    check=_check_kubernetes,
+)

@@ -17,12 +17,14 @@ from pathlib import Path
 import anyio
 import structlog
 
-from vitald import catalog as catalogs
-from vitald import config as configs
-from vitald.catalog import Catalog
-from vitald.config import Config
-from vitald.config_changes import TakesEffect, compare_configs, merge_reloaded
-from vitald.config_file import ConfigError, find_default_file
+from vitald.catalog import Catalog, CatalogError
+from vitald.catalog.settings import load_configured_catalog
+from vitald.config.changes import compare_configs, merge_reloaded
+from vitald.config.errors import ConfigError
+from vitald.config.file import find_default_file
+from vitald.config.section import TakesEffect
+from vitald.config.sections import load_config
+from vitald.config.values import Config
 from vitald.core.node_state import ConfigurationFile, NodeState
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -98,14 +100,12 @@ class ConfigReload:
         except ThreadStuck as error:
             return _refuse(self._given, [str(error)], _FORMER)
         try:
-            loaded = await self._reader.call(lambda: configs.load(path))
-            catalog = await self._reader.call(
-                lambda: catalogs.load_catalog(loaded.catalog.profile, loaded.catalog.overrides)
-            )
+            loaded = await self._reader.call(lambda: load_config(path))
+            catalog = await self._reader.call(lambda: load_configured_catalog(loaded))
         except ConfigError as error:
             self._publish_file(path, errors=error.errors)
             return _refuse(path, error.errors, _NO_START)
-        except (catalogs.CatalogError, ThreadStuck) as error:  # not for anything in this file
+        except (CatalogError, ThreadStuck) as error:  # not for anything in this file
             self._version = None
             return _refuse(path, str(error).splitlines(), _FORMER)
         changes = compare_configs(self.config, loaded)
@@ -130,7 +130,7 @@ class ConfigReload:
             path, version = await self._reader.call(self._identify_file)
             if version == self._version:
                 return
-            loaded = await self._reader.call(lambda: configs.load(path))
+            loaded = await self._reader.call(lambda: load_config(path))
         except ConfigError as error:
             self._version = version
             self._publish_file(path, errors=error.errors)

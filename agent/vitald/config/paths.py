@@ -8,7 +8,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.settings import read_path, setting
+from vitald.config.readers import read_path
+from vitald.config.section import Section, setting
 
 
 def is_root() -> bool:
@@ -58,3 +59,10 @@ class Paths:
     runtime: Path = setting(
         default_runtime, read_path, "Folder of the socket. Need not survive a reboot."
     )
+
+
+PATHS = Section(
+    name="paths",
+    settings=Paths,
+    examples={"state": 'state = "/var/lib/vitald"', "runtime": 'runtime = "/run/vitald"'},
+)

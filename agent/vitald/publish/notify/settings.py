@@ -5,7 +5,7 @@ help.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 
 from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag
-from vitald.config_file import SectionGroup
+from vitald.config.errors import FileReport
+from vitald.config.readers import one_of, read_names, read_path, read_period
+from vitald.config.section import SectionGroup, TakesEffect, setting
+from vitald.config.values import Config
 from vitald.model import Action
-from vitald.settings import one_of, read_names, read_path, read_period, setting
 
 MAX_RECEIVERS = 8  # with all other sinks, no more than the daemon takes reports of
 CHANGES = ("opened", "escalated", "cleared", "flags")
@@ -170,14 +172,6 @@ class NotifySettings:
     )
 
 
-NOTIFY = SectionGroup(
-    name="notify",
-    settings=NotifySettings,
-    # `notify-NAME` is the sink by which the daemon shows a receiver: 32 characters at most.
-    pattern=re.compile(r"[a-z][a-z0-9_-]{0,24}", re.ASCII),
-    expected="a name of at most 25 lower-case letters, digits, _ and -",
-    example="oncall",
-)
 # The keys that only some types have a use for
 _KEYS_OF_TYPES = {
     "url": ("webhook", "alertmanager"),
@@ -194,16 +188,13 @@ _KEYS_OF_TYPES = {
 }
 
 
-def check_notify(
-    receivers: Mapping[str, NotifySettings], wrong: Callable[[str, str, str], None]
-) -> None:
-    """Report, as (section, key, problem), what is wrong only in combination."""
+def _check_receivers(config: Config, report: FileReport) -> None:
+    receivers = config.get_group(NotifySettings)
     if len(receivers) > MAX_RECEIVERS:
-        wrong(
-            NOTIFY.name, "", f"expected at most {MAX_RECEIVERS} receivers, found {len(receivers)}"
-        )
+        found = f"expected at most {MAX_RECEIVERS} receivers, found {len(receivers)}"
+        report.add_error(NOTIFY.name, "", found)
     for name, settings in receivers.items():
-        _check_receiver(settings, partial(wrong, f"{NOTIFY.name}.{name}"))
+        _check_receiver(settings, partial(report.add_error, f"{NOTIFY.name}.{name}"))
 
 
 def _check_receiver(settings: NotifySettings, wrong: Callable[[str, str], None]) -> None:
@@ -232,3 +223,24 @@ def _check_webhook(settings: NotifySettings, wrong: Callable[[str, str], None]) 
             "the format pagerduty needs it" if is_pagerduty else "only the format pagerduty has it"
         )
         wrong("routing_key_file", why)
+
+
+NOTIFY = SectionGroup(
+    name="notify",
+    settings=NotifySettings,
+    # `notify-NAME` is the sink by which the daemon shows a receiver: 32 characters at most.
+    pattern=re.compile(r"[a-z][a-z0-9_-]{0,24}", re.ASCII),
+    expected="a name of at most 25 lower-case letters, digits, _ and -",
+    example="oncall",
+    effect=TakesEffect.PUBLISHER,
+    examples={
+        "url": 'url = "https://hooks.example.com/vitald"',
+        "url_file": '#url_file = "/etc/vitald/slack.url"',
+        "headers_file": '#headers_file = "/etc/vitald/hook.headers"',
+        "secret_file": '#secret_file = "/etc/vitald/hook.key"',
+        "routing_key_file": '#routing_key_file = "/etc/vitald/pagerduty.key"',
+        "command": '#command = ["/usr/local/libexec/vitald-notify/sns", "eu-west-1"]',
+        "ca": '#ca = "/etc/vitald/hook-ca.crt"',
+    },
+    check=_check_receivers,
+)

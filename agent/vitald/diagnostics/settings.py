@@ -1,7 +1,8 @@
-"""Sections of the configuration on diagnostics: their keys, defaults and help."""
+"""Sections of the configuration on diagnostics."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -18,19 +19,32 @@ from vitald.checking import (
     read_number,
     read_texts,
 )
-from vitald.settings import read_path, read_period, read_program, setting
+from vitald.config.errors import FileReport
+from vitald.config.readers import read_path, read_period, read_program
+from vitald.config.section import Section, SectionGroup, TakesEffect, setting
+from vitald.config.values import Config
 
-# How a value is read: from what TOML gives to what the code uses. Each raises ValueError.
-_figure = partial(read_number, least=0, most=1e6, expected="a number from 0 to 1000000")
+_read_figure = partial(read_number, least=0, most=1e6, expected="a number from 0 to 1000000")
 
 
-def _level(value: object) -> int:
+_LEAST_RUN_S = 60.0
+
+
+def _read_schedule(value: object) -> float:
+    """Seconds between runs; 0 for "off"."""
+    seconds = read_period(value)
+    if 0.0 < seconds < _LEAST_RUN_S:
+        raise ValueError(f"at least {_LEAST_RUN_S:g} s, or off")
+    return seconds
+
+
+def _read_level(value: object) -> int:
     if value not in (1, 2, 3, 4) or isinstance(value, bool):
         raise Unexpected("a run level from 1 to 4", value)
     return int(str(value))
 
 
-def _programs(value: object) -> tuple[str, ...]:
+def _read_programs(value: object) -> tuple[str, ...]:
     expected = "a list of absolute paths of programs"
     values = read_texts(value, expected)
     for item in values:
@@ -40,7 +54,7 @@ def _programs(value: object) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnostics:
+class DiagnosticsSettings:
     """Diagnostics: programs that test the hardware."""
 
     enabled: bool = setting(
@@ -62,7 +76,7 @@ class Diagnostics:
     )
     ignore_processes: tuple[str, ...] = setting(
         (),
-        _programs,
+        _read_programs,
         "Further programs, by absolute path, whose processes may have devices open and do not count"
         " as work. Root must own their files.",
     )
@@ -78,24 +92,24 @@ class Diagnostics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dcgm:
+class DcgmSettings:
     """DCGM's diagnostic (dcgmi diag), which loads what it tests from level 2 on."""
 
     enabled: bool = setting(True, read_flag, "Run it if dcgmi is installed and the node has GPUs.")
     program: str = setting("dcgmi", read_program, "Its name, or its path.")
     level_1_s: float = setting(
         tomlfile.parse_duration("1h"),
-        read_period,
+        _read_schedule,
         'How often to run level 1: seconds, beside any work. Also soon after each boot. Or "off".',
     )
     level_2_s: float = setting(
         tomlfile.parse_duration("24h"),
-        read_period,
+        _read_schedule,
         'How often to run level 2: minutes, while the GPUs are idle. Or "off".',
     )
     max_level: int = setting(
         2,
-        _level,
+        _read_level,
         "Highest level that is run automatically. 3 takes up to half an hour and 4 up to two"
         " hours, at full power, on a node without work.",
     )
@@ -117,7 +131,7 @@ class Dcgm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DcgmHealth:
+class DcgmHealthSettings:
     """DCGM's background watches (dcgmi health), where the host engine runs."""
 
     enabled: bool = setting(
@@ -144,13 +158,13 @@ _all_reduce_deadline = partial(
 _bus_bandwidth_limit = partial(
     setting,
     0.0,
-    _figure,
+    _read_figure,
     "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported.",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EfaLoopback:
+class EfaLoopbackSettings:
     """Each EFA adapter sends to itself, where fi_pingpong is installed."""
 
     every_s: float = _idle_period()
@@ -158,15 +172,17 @@ class EfaLoopback:
         tomlfile.parse_duration("2m"), tomlfile.parse_duration, "For each adapter."
     )
     min_gbps: float = setting(
-        0.0, _figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported."
+        0.0, _read_figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported."
     )
     max_latency_us: float = setting(
-        0.0, _figure, "Latency above this is a finding, in microseconds. 0: it is only reported."
+        0.0,
+        _read_figure,
+        "Latency above this is a finding, in microseconds. 0: it is only reported.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nccom:
+class NccomSettings:
     """An all-reduce over the Neuron cores of this node, where nccom-test is installed."""
 
     every_s: float = _idle_period()
@@ -175,7 +191,7 @@ class Nccom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nccl:
+class NcclSettings:
     """An all-reduce over the GPUs of this node, where all_reduce_perf (nccl-tests) is installed."""
 
     every_s: float = _idle_period()
@@ -219,7 +235,7 @@ _CONVENTIONS = {
 _MAX_EXIT_CODE = 255
 
 
-def _exit_codes(value: object) -> ExitCodes:
+def _read_exit_codes(value: object) -> ExitCodes:
     if not isinstance(value, dict):
         return _CONVENTIONS[read_choice(value, _CONVENTIONS)]
     listed = dict(_NHC.listed)
@@ -235,7 +251,7 @@ def _exit_codes(value: object) -> ExitCodes:
     return ExitCodes(listed=listed, **rest)
 
 
-def _command(value: object) -> tuple[str, ...]:
+def _read_command(value: object) -> tuple[str, ...]:
     expected = 'a program and its arguments, such as ["/usr/bin/mountpoint", "-q", "/scratch"]'
     words = read_texts(value, expected)
     if not words or "\0" in "".join(words):
@@ -251,33 +267,65 @@ class SiteCheckSettings:
 
     run: tuple[str, ...] = setting(
         (),
-        _command,
+        _read_command,
         "The program, by its absolute path or its name, and its arguments. Must be given. There is"
         ' no shell: for one, ["/bin/sh", "-c", "..."].',
-        reload=True,
     )
     every_s: float = setting(
         tomlfile.parse_duration("5m"),
-        read_period,
+        _read_schedule,
         'How often, at least "1m"; or "off": on request only.',
-        reload=True,
     )
     deadline_s: float = setting(
         tomlfile.parse_duration("30s"),
         tomlfile.parse_duration,
         "A run that takes longer is ended, and fails.",
-        reload=True,
     )
     idle: bool = setting(
         False,
         read_flag,
         "Run it only while the devices are idle, and end it as soon as work needs them.",
-        reload=True,
     )
     exit_codes: ExitCodes = setting(
         _NHC,
-        _exit_codes,
+        _read_exit_codes,
         '"nhc": 0 pass, all others fail. "nagios": 0 pass, 1 warning, 2 fail, all others unknown.'
         ' Or a table such as { 3 = "warning", other = "fail", deadline = "unknown" }.',
-        reload=True,
     )
+
+
+def _check_site_checks(config: Config, report: FileReport) -> None:
+    for name, check in config.get_group(SiteCheckSettings).items():
+        if not check.run:
+            what = 'run is missing: run = ["/path/of/program"]'
+            report.add_error(f"{CHECKS.name}.{name}", "", what)
+
+
+DIAGNOSTICS = (
+    Section(
+        name="diagnostics",
+        settings=DiagnosticsSettings,
+        examples={
+            "deep_log": '#deep_log = "/var/log/aws/clusters/sagemaker-deep-health-check.log"'
+        },
+    ),
+    Section(name="dcgm", settings=DcgmSettings),
+    Section(name="dcgm_health", settings=DcgmHealthSettings),
+    Section(name="efa_loopback", settings=EfaLoopbackSettings),
+    Section(name="nccom", settings=NccomSettings),
+    Section(name="nccl", settings=NcclSettings),
+)
+CHECKS = SectionGroup(
+    name="checks",
+    settings=SiteCheckSettings,
+    pattern=re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII),
+    expected="a name of lower-case letters, digits and _, and no section's name",
+    example="scratch",
+    avoids_sections=True,
+    effect=TakesEffect.RELOAD,
+    examples={
+        "run": 'run = ["/usr/bin/mountpoint", "-q", "/scratch"]',
+        "exit_codes": 'exit_codes = "nhc"',
+    },
+    check=_check_site_checks,
+)

@@ -1,0 +1,64 @@
+"""
+Readers of values: from what TOML gives to what the code uses. Each raises ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from vitald import tomlfile
+from vitald.checking import Unexpected, read_choice, read_text, read_texts, read_whole
+
+MIN_PERIOD_S = 0.1
+
+read_nonempty_text = partial(read_text, least=1)
+read_count = partial(read_whole, least=0, most=4096, expected="a number from 0 to 4096")
+
+
+def read_path(value: object) -> Path:
+    path = Path(read_nonempty_text(value))
+    if not path.is_absolute() or "\0" in str(path):
+        raise Unexpected("an absolute path", value)
+    return path
+
+
+def one_of(*words: str) -> Callable[[object], str]:
+    """A reader of one of these words."""
+    return partial(read_choice, known=words)
+
+
+def read_period(value: object) -> float:
+    """Seconds; 0 for "off"."""
+    return 0.0 if value == "off" else tomlfile.parse_duration(value)
+
+
+def read_poll_period(value: object) -> float:
+    """Seconds between polls, or for one: not so few that polling is all that is done."""
+    seconds = tomlfile.parse_duration(value)
+    if seconds < MIN_PERIOD_S:
+        raise ValueError(f"at least {MIN_PERIOD_S:g} s")
+    return seconds
+
+
+def read_names(value: object) -> tuple[str, ...]:
+    """A list of texts without the space around them; a single text is none."""
+    texts = read_texts(value)
+    if not all(text.strip() for text in texts):
+        raise Unexpected("a list of strings", value)
+    return tuple(text.strip() for text in texts)
+
+
+def read_program(value: object) -> str:
+    """A program's absolute path, or a bare name, which is searched for."""
+    program = read_nonempty_text(value)
+    if "\0" in program or ("/" in program and not program.startswith("/")):
+        raise Unexpected("an absolute path or a bare name", value)
+    return program
+
+
+def read_table(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise Unexpected("a table", value)
+    return value

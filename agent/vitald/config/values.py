@@ -1,0 +1,50 @@
+"""What the configuration file sets, by the class of each section's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+S = TypeVar("S")
+Groups = Mapping[type[Any], Mapping[str, Any]]
+
+
+class Config:
+    """The settings of sections. A section that was not given has its defaults.
+
+    `groups`: of each class of a group, the sections by their names. `settings_hash`: of what the
+    file sets; two configurations may be equal without it.
+    """
+
+    def __init__(
+        self, *settings: object, groups: Groups | None = None, settings_hash: int = 0
+    ) -> None:
+        self._settings = {type(each): each for each in settings if each != type(each)()}
+        self._groups = {class_: named for class_, named in (groups or {}).items() if named}
+        self.settings_hash = settings_hash
+
+    def __getitem__(self, class_: type[S]) -> S:
+        found = self._settings.get(class_)
+        return found if isinstance(found, class_) else class_()
+
+    def get_group(self, class_: type[S]) -> Mapping[str, S]:
+        """The sections of a group, by their names."""
+        return self._groups.get(class_, {})
+
+    def replace(self, *settings: object, settings_hash: int | None = None) -> Config:
+        """The same configuration with other settings of some sections."""
+        return Config(
+            *(self._settings | {type(each): each for each in settings}).values(),
+            groups=self._groups,
+            settings_hash=self.settings_hash if settings_hash is None else settings_hash,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Config):
+            return NotImplemented
+        return (self._settings, self._groups) == (other._settings, other._groups)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(map(repr, self._settings.values()))}, groups={self._groups})"

@@ -1,0 +1,1 @@
+"""The log of vitald's services: its lines, where they go, and its settings."""
