@@ -93,10 +93,10 @@ class Watching:
         boot_id: str = "boot-1",
     ) -> None:
         self._clock = clock
-        paths = Paths(
-            sysfs=sysfs, procfs=proc.root, state=proc.root / "state", runtime=proc.root / "run"
-        )
-        settings = Config(
+        config = Config(
+            Paths(
+                sysfs=sysfs, procfs=proc.root, state=proc.root / "state", runtime=proc.root / "run"
+            ),
             KernelLogSettings(source="file", path=proc.root / "kernel.log", userspace="ignore"),
             NvmlSettings(enabled=False),
             *(section(deadline_s=5.0) for section in _POLLED),
@@ -105,7 +105,7 @@ class Watching:
             HostSettings(deadline_s=5.0, units=(), units_if_enabled=()),
         )
         no_lane = cast("WorkerThread", None)  # only what reads the real kernel log needs one
-        self.node = Sources(paths, settings, CATALOG, boot_id, no_lane, lambda: True)
+        self.node = Sources(config, CATALOG, boot_id, no_lane, lambda: True)
         stored = (
             {name: one.position for name, one in after.looking.items()} if after is not None else {}
         )

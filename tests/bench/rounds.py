@@ -194,10 +194,13 @@ def _source(
     name: str, sysfs: Path, procfs: Path = Path("/proc"), *, neuron: NeuronSettings | None = None
 ) -> PollingSource:
     """As the daemon builds it."""
-    paths = Paths(sysfs=sysfs, procfs=procfs, state=sysfs.parent)
-    settings = Config(neuron or NeuronSettings(), NvmlSettings(enabled=False))
+    config = Config(
+        Paths(sysfs=sysfs, procfs=procfs, state=sysfs.parent),
+        neuron or NeuronSettings(),
+        NvmlSettings(enabled=False),
+    )
     rules = catalog.load_catalog("nvidia", {})
-    sources = Sources(paths, settings, rules, "boot", WorkerThread("reader"), lambda: False)
+    sources = Sources(config, rules, "boot", WorkerThread("reader"), lambda: False)
     return next(one for one in sources.polled if one.name == name)
 
 

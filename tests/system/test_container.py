@@ -195,7 +195,7 @@ def test_the_folders_are_those_of_the_configuration() -> None:
         settings[Paths].runtime,
     ):  # on the node, programs look for them where a package would have them
         assert here[str(path)]["hostPath"] == {"path": str(path), "type": "DirectoryOrCreate"}
-    assert [Path(path) for path in settings.collectors[HostSettings].mounts] == [Path("/var/log")]
+    assert [Path(path) for path in settings[HostSettings].mounts] == [Path("/var/log")]
     assert settings[MetricsSettings].listen is not None
     (port,) = vitald()["ports"]
     assert (port["containerPort"], settings[MetricsSettings].listen.host) == (

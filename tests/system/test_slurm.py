@@ -25,7 +25,7 @@ from vitald.cli import EX_UNAVAILABLE
 from vitald.slurm.drain import drain_node
 from vitald.slurm.reasons import format_reason
 from vitald.slurm.scontrol import SlurmNode, parse_node_state, read_node_state
-from vitald.slurm.settings import Settings
+from vitald.slurm.settings import SlurmSettings
 
 HOST = socket.gethostname().partition(".")[0]
 FALLEN = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
@@ -661,7 +661,7 @@ def test_hyperpod_does_not_get_a_node_on_which_somebody_is_at_work(
 def test_slurm_keeps_a_reason_as_we_put_it(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be put anew at every turn of the health check, or not be known as ours."""
     monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
-    settings = Settings(record=slurm.record)
+    settings = SlurmSettings(record=slurm.record)
     said = (
         'a "quoted" word',
         'it ends "so"',

@@ -17,8 +17,9 @@ from tests.conftest import require
 from tests.unit.test_publish_kubernetes import HEALTHY, NOW, SILENT, UNHEALTHY, XID79
 from tests.waiting import until_async
 from vitald.config.errors import ConfigError
+from vitald.config.values import Config
 from vitald.model import Status
-from vitald.publish.config import Config, load_config
+from vitald.publish.config import load_config
 from vitald.publish.files.nfd import EXPIRY_S, NfdSink, format_features
 from vitald.publish.files.replace_file import REWRITE_S
 from vitald.publish.files.textfile import TextfileSink, format_metrics
