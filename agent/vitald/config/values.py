@@ -19,13 +19,15 @@ class Config:
     def __init__(
         self, *settings: object, groups: Groups | None = None, settings_hash: int = 0
     ) -> None:
-        self._settings = {type(each): each for each in settings if each != type(each)()}
+        self._settings: dict[type[Any], Any] = {type(each): each for each in settings}
         self._groups = {class_: named for class_, named in (groups or {}).items() if named}
         self.settings_hash = settings_hash
 
     def __getitem__(self, class_: type[S]) -> S:
-        found = self._settings.get(class_)
-        return found if isinstance(found, class_) else class_()
+        if class_ not in self._settings:
+            self._settings[class_] = class_()
+        found: S = self._settings[class_]
+        return found
 
     def get_group(self, class_: type[S]) -> Mapping[str, S]:
         """The sections of a group, by their names."""
@@ -42,9 +44,13 @@ class Config:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Config):
             return NotImplemented
-        return (self._settings, self._groups) == (other._settings, other._groups)
+        return self._list_set() == other._list_set() and self._groups == other._groups
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Config({', '.join(map(repr, self._settings.values()))}, groups={self._groups})"
+        return f"Config({', '.join(map(repr, self._list_set().values()))}, groups={self._groups})"
+
+    def _list_set(self) -> dict[type[Any], Any]:
+        """Of the sections that are not as by default."""
+        return {class_: each for class_, each in self._settings.items() if each != class_()}
