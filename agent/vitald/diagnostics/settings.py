@@ -25,8 +25,6 @@ from vitald.config.section import Section, SectionGroup, TakesEffect, setting
 from vitald.config.values import Config
 
 _read_figure = partial(read_number, least=0, most=1e6, expected="a number from 0 to 1000000")
-
-
 _LEAST_RUN_S = 60.0
 
 

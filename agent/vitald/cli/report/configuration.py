@@ -8,13 +8,15 @@ from typing import NamedTuple
 from vitald import tomlfile
 from vitald.cli import client
 from vitald.cli.report.redact import Redactor, redact_configuration
-from vitald.config.errors import ConfigError
-from vitald.config.sections import parse_config
+from vitald.config.errors import ConfigError, FileReport
+from vitald.config.file import read_sections
+from vitald.config.sections import SECTIONS, parse_config
 from vitald.config.values import Config
 from vitald.server.settings import find_socket
 
 CONFIG = Path("/etc/vitald/config.toml")
 _MAX_BYTES = 1024 * 1024
+# That say where things are
 _LOCATION_SECTIONS = ("paths", "kernel_log", "socket", "metrics", "recovery")
 
 
@@ -43,7 +45,8 @@ def read_configuration(path: Path, redactor: Redactor) -> FoundConfiguration:
     errors = [wrong] if wrong else []
     try:
         tables = tomlfile.parse_toml(text, str(path))
-        config = _parse_known_sections(tables)
+        sections = [SECTIONS[name] for name in _LOCATION_SECTIONS]
+        config = read_sections(tables, sections, FileReport("", ""))  # though others are wrong
         config = parse_config(text, tables, str(path))
     except ConfigError as error:
         errors += error.errors
@@ -60,16 +63,3 @@ def find_existing_socket(config: Config) -> Path:
     """The configured socket, if it is there; else the daemon's usual one."""
     configured = find_socket(config)
     return configured if configured.exists() else client.default_socket()
-
-
-def _parse_known_sections(tables: tomlfile.Table) -> Config:
-    """The paths of the configuration, from a file that may be wrong in other sections."""
-    right: tomlfile.Table = {}
-    for section in _LOCATION_SECTIONS:
-        try:
-            if section in tables:
-                parse_config("", {**right, section: tables[section]}, "")
-                right[section] = tables[section]
-        except ConfigError:
-            continue  # reported for the whole file
-    return parse_config("", right, "")
