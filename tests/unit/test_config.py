@@ -21,11 +21,12 @@ from vitald.config.paths import Paths
 from vitald.config.section import TakesEffect
 from vitald.config.sections import SECTIONS, load_config, parse_config
 from vitald.config.values import Config
-from vitald.diagnostics.settings import SiteCheckSettings
+from vitald.diagnostics.settings import DiagnosticsSettings, SiteCheckSettings
 from vitald.judge.settings import PolicySettings
 from vitald.ledger.settings import LedgerSettings
 from vitald.log.settings import LogSettings
 from vitald.metrics.settings import Listen, MetricsSettings
+from vitald.publish.config import load_config as load_publisher_config
 from vitald.publish.notify.settings import NotifySettings
 from vitald.publish.settings import PublishSettings
 from vitald.recovery.settings import Limit, Method
@@ -566,6 +567,23 @@ def test_every_key_is_told_when_it_changes() -> None:
         wanted = {effect: [] for effect in TakesEffect}
         wanted[section.find_effect(key)] = [f"[{name}] {key}"]
         assert found == wanted
+
+
+def test_a_section_that_was_not_read_is_an_error_not_its_defaults(tmp_path: Path) -> None:
+    """`vitald publish` reads few sections: what others say of the file is not known to it."""
+    path = tmp_path / "c.toml"
+    path.write_text("[diagnostics]\nenabled = false\n[checks.a]\nrun = ['a']\n")
+    for given in (path, None):
+        config = load_publisher_config(given)
+        assert config[PublishSettings] == PublishSettings()
+        for read_section in (
+            lambda config: config[DiagnosticsSettings],
+            lambda config: config.get_group(SiteCheckSettings),
+            lambda config: config.replace(PublishSettings(drills=True))[DiagnosticsSettings],
+        ):
+            with pytest.raises(KeyError, match="is not among the sections that were read"):
+                read_section(config)
+    assert load_config(path)[DiagnosticsSettings].enabled is False
 
 
 # --- the example

@@ -23,15 +23,19 @@ from hypothesis import strategies as st
 from tests.conftest import require
 from tests.waiting import WAIT_S
 from vitald import tomlfile
+from vitald.catalog.settings import load_configured_catalog
 from vitald.cli import CommandFailed, client
 from vitald.cli.client import NoAnswer
 from vitald.cli.report import archive, machine, redact
 from vitald.cli.report.archive import Archive, ArchiveFull, CannotWrite, create_file
+from vitald.cli.report.configuration import read_configuration
 from vitald.cli.report.event_pages import EventPages
 from vitald.cli.report.history import DaemonHistory
 from vitald.cli.report.parts import ReportOptions, SupportReport
 from vitald.cli.report.redact import REDACTED, Redactor, redact_configuration
 from vitald.config.example import format_example
+from vitald.config.paths import Paths
+from vitald.judge.settings import PolicySettings
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE, Endpoint
 
@@ -472,6 +476,21 @@ def alone(
     data = file.getvalue()  # type: ignore[attr-defined]
     assert size == len(data)
     return {name.removeprefix("r/"): part for name, part in read(data).items()}, report.missing
+
+
+def test_what_is_right_in_a_wrong_configuration_is_used(tmp_path: Path) -> None:
+    """A section whose settings are wrong together is as by default, so that all else goes on."""
+    path = tmp_path / "c.toml"
+    path.write_text(
+        f'[paths]\nstate = "{tmp_path}"\nsysfs = 5\n[policy]\ndevice_reset = true\n[catalog]\n'
+        'profile = "hyperpod"\noverrides."xid/79".action = "explode"\n[dcgm]\nlevel_1 = "5s"\n'
+    )
+    found = read_configuration(path, Redactor())
+    config = found.config
+    assert (config[Paths].state, config[Paths].sysfs) == (tmp_path, Path("/sys"))
+    assert config[PolicySettings].device_reset
+    assert load_configured_catalog(config).profile == "nvidia"
+    assert found.shown.count("# wrong: ") == 3
 
 
 def test_a_node_on_which_nothing_works(tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ def load_catalog(
 ) -> Catalog:
     """Load a profile's catalogue, `overrides`, and the files of `extra`. Raises CatalogError."""
     errors: list[str] = []
-    raw: Raw = {}
     tables = {
         name: _read_file(path, errors)
         for source in (folder, extra)
@@ -64,22 +63,7 @@ def load_catalog(
     escalation_policies = read_escalation_policies(
         tables.get("escalation", {"escalation": {}}), errors
     )
-    for path in sorted(folder.glob("*.toml")):
-        if path.stem not in FILES:
-            _overlay(
-                raw, _read_file(path, errors), path.name, errors, escalation_policies, fresh=True
-            )
-    if profile != "nvidia":
-        path = folder / "profiles" / f"{profile}.toml"
-        if path.is_file():
-            _overlay(
-                raw, _read_file(path, errors), f"profiles/{path.name}", errors, escalation_policies
-            )
-        else:
-            errors.append(
-                "[catalog] profile: there is no profile"
-                f" {profile!r}{tomlfile.suggest_word(profile, PROFILES)}"
-            )
+    raw = _read_shipped_entries(folder, profile, errors, escalation_policies)
     shipped = frozenset(raw)
     _overlay(raw, dict(overrides or {}), "[catalog.overrides]", errors, escalation_policies)
     for path in _list_extra_files(extra, errors):
@@ -104,6 +88,27 @@ def load_catalog(
         profile=profile,
         site_codes=frozenset(rules) - shipped,
     )
+
+
+def _read_shipped_entries(
+    folder: Path, profile: str, errors: list[str], escalation_policies: Mapping[str, object]
+) -> Raw:
+    """The entries of all files, and over them those of a profile."""
+    raw: Raw = {}
+    for path in sorted(folder.glob("*.toml")):
+        if path.stem not in FILES:
+            table = _read_file(path, errors)
+            _overlay(raw, table, path.name, errors, escalation_policies, fresh=True)
+    if profile == "nvidia":
+        return raw
+    path = folder / "profiles" / f"{profile}.toml"
+    if path.is_file():
+        table = _read_file(path, errors)
+        _overlay(raw, table, f"profiles/{path.name}", errors, escalation_policies)
+    else:
+        suggestion = tomlfile.suggest_word(profile, PROFILES)
+        errors.append(f"[catalog] profile: there is no profile {profile!r}{suggestion}")
+    return raw
 
 
 def _list_extra_files(extra: Path | None, errors: list[str]) -> list[Path]:

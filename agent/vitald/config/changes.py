@@ -14,14 +14,13 @@ def merge_reloaded(old: Config, new: Config) -> Config:
     merged = []
     for section in SECTIONS.values():
         before, after = old[section.settings], new[section.settings]
-        values = {
-            attribute: getattr(after, attribute)
+        kept = {
+            attribute: getattr(before, attribute)
             for key, (attribute, _) in section.list_settings().items()
-            if section.find_effect(key) is not TakesEffect.RESTART
+            if section.find_effect(key) is TakesEffect.RESTART
         }
-        merged.append(replace(before, **values))
-    groups = {group.settings: new.get_group(group.settings) for group in GROUPS.values()}
-    return Config(*merged, groups=groups, settings_hash=new.settings_hash)
+        merged.append(replace(after, **kept))
+    return new.replace(*merged)
 
 
 def compare_configs(old: Config, new: Config) -> dict[TakesEffect, list[str]]:

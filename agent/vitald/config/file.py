@@ -71,7 +71,8 @@ def read_sections(
             settings.append(_read_section(name, section, table, report))
         elif are_all:
             _report_unknown(name, table, known, report)
-    return Config(*settings, groups=groups)
+    classes = frozenset(section.settings for section in sections)
+    return Config(*settings, groups=groups, classes=classes)
 
 
 def _report_unknown(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, TypeVar
 
+from vitald import tomlfile
 from vitald.config.errors import FileReport
 from vitald.config.values import Config
 
@@ -53,6 +54,17 @@ def setting(
         else field(default=default, metadata=metadata)
     )
     return made
+
+
+def duration(
+    default: str,
+    help_: str,
+    read: Callable[[object], float] = tomlfile.parse_duration,
+    *,
+    reload: bool | None = None,
+) -> float:
+    """A field in seconds, whose default is written as in the file: `10m`."""
+    return setting(read(default), read, help_, reload=reload)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
-from vitald import tomlfile
 from vitald.checking import (
     Unexpected,
     read_choice,
@@ -21,7 +20,7 @@ from vitald.checking import (
 )
 from vitald.config.errors import FileReport
 from vitald.config.readers import read_path, read_period, read_program
-from vitald.config.section import Section, SectionGroup, TakesEffect, setting
+from vitald.config.section import Section, SectionGroup, TakesEffect, duration, setting
 from vitald.config.values import Config
 
 _read_figure = partial(read_number, least=0, most=1e6, expected="a number from 0 to 1000000")
@@ -60,10 +59,8 @@ class DiagnosticsSettings:
         read_flag,
         "Run them on their schedule, and when a finding requires one. false: on request only.",
     )
-    idle_s: float = setting(
-        tomlfile.parse_duration("5m"),
-        tomlfile.parse_duration,
-        "Checks that need idle devices wait until these have been idle for so long.",
+    idle_s: float = duration(
+        "5m", "Checks that need idle devices wait until these have been idle for so long."
     )
     overdue: str = setting(
         "report",
@@ -78,12 +75,7 @@ class DiagnosticsSettings:
         "Further programs, by absolute path, whose processes may have devices open and do not count"
         " as work. Root must own their files.",
     )
-    keep_s: float = setting(
-        tomlfile.parse_duration("30d"),
-        tomlfile.parse_duration,
-        "How long the output of programs is kept.",
-        reload=True,
-    )
+    keep_s: float = duration("30d", "How long the output of programs is kept.", reload=True)
     deep_log: Path | None = setting(
         None, read_path, "A file for results, in the format of HyperPod's deep health checks."
     )
@@ -95,15 +87,15 @@ class DcgmSettings:
 
     enabled: bool = setting(True, read_flag, "Run it if dcgmi is installed and the node has GPUs.")
     program: str = setting("dcgmi", read_program, "Its name, or its path.")
-    level_1_s: float = setting(
-        tomlfile.parse_duration("1h"),
-        _read_schedule,
+    level_1_s: float = duration(
+        "1h",
         'How often to run level 1: seconds, beside any work. Also soon after each boot. Or "off".',
-    )
-    level_2_s: float = setting(
-        tomlfile.parse_duration("24h"),
         _read_schedule,
+    )
+    level_2_s: float = duration(
+        "24h",
         'How often to run level 2: minutes, while the GPUs are idle. Or "off".',
+        _read_schedule,
     )
     max_level: int = setting(
         2,
@@ -111,21 +103,14 @@ class DcgmSettings:
         "Highest level that is run automatically. 3 takes up to half an hour and 4 up to two"
         " hours, at full power, on a node without work.",
     )
-    deadline_1_s: float = setting(
-        tomlfile.parse_duration("5m"),
-        tomlfile.parse_duration,
+    deadline_1_s: float = duration(
+        "5m",
         "A level 1 run that takes longer is ended. dcgmi has 60 s to stop its tests then, before it"
         " is killed.",
     )
-    deadline_2_s: float = setting(
-        tomlfile.parse_duration("30m"), tomlfile.parse_duration, "The same of level 2."
-    )
-    deadline_3_s: float = setting(
-        tomlfile.parse_duration("60m"), tomlfile.parse_duration, "The same of level 3."
-    )
-    deadline_4_s: float = setting(
-        tomlfile.parse_duration("180m"), tomlfile.parse_duration, "The same of level 4."
-    )
+    deadline_2_s: float = duration("30m", "The same of level 2.")
+    deadline_3_s: float = duration("60m", "The same of level 3.")
+    deadline_4_s: float = duration("180m", "The same of level 4.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,24 +120,15 @@ class DcgmHealthSettings:
     enabled: bool = setting(
         True, read_flag, "Read them if dcgmi is installed and the host engine runs."
     )
-    every_s: float = setting(tomlfile.parse_duration("10m"), read_period, 'How often, or "off".')
-    deadline_s: float = setting(
-        tomlfile.parse_duration("60s"),
-        tomlfile.parse_duration,
-        "A read that takes longer is reported as a fault.",
-    )
+    every_s: float = duration("10m", 'How often, or "off".', read_period)
+    deadline_s: float = duration("60s", "A read that takes longer is reported as a fault.")
 
 
 # Settings that several bandwidth checks have. Each call makes a field of its own.
 _idle_period = partial(
-    setting, 0.0, read_period, 'How often, while the node is idle. "off": on request only.'
+    duration, "off", 'How often, while the node is idle. "off": on request only.', read_period
 )
-_all_reduce_deadline = partial(
-    setting,
-    tomlfile.parse_duration("10m"),
-    tomlfile.parse_duration,
-    "A run that takes longer is ended.",
-)
+_all_reduce_deadline = partial(duration, "10m", "A run that takes longer is ended.")
 _bus_bandwidth_limit = partial(
     setting,
     0.0,
@@ -166,9 +142,7 @@ class EfaLoopbackSettings:
     """Each EFA adapter sends to itself, where fi_pingpong is installed."""
 
     every_s: float = _idle_period()
-    deadline_s: float = setting(
-        tomlfile.parse_duration("2m"), tomlfile.parse_duration, "For each adapter."
-    )
+    deadline_s: float = duration("2m", "For each adapter.")
     min_gbps: float = setting(
         0.0, _read_figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported."
     )
@@ -269,16 +243,10 @@ class SiteCheckSettings:
         "The program, by its absolute path or its name, and its arguments. Must be given. There is"
         ' no shell: for one, ["/bin/sh", "-c", "..."].',
     )
-    every_s: float = setting(
-        tomlfile.parse_duration("5m"),
-        _read_schedule,
-        'How often, at least "1m"; or "off": on request only.',
+    every_s: float = duration(
+        "5m", 'How often, at least "1m"; or "off": on request only.', _read_schedule
     )
-    deadline_s: float = setting(
-        tomlfile.parse_duration("30s"),
-        tomlfile.parse_duration,
-        "A run that takes longer is ended, and fails.",
-    )
+    deadline_s: float = duration("30s", "A run that takes longer is ended, and fails.")
     idle: bool = setting(
         False,
         read_flag,

@@ -25,7 +25,5 @@ _SECTIONS = (PATHS, SOCKET, LOG, RECOVERY, PUBLISH, KUBERNETES, NOTIFY)
 
 def load_config(path: Path | None) -> Config:
     """Of a file; the defaults where `path` is None. Raises ConfigError with every mistake."""
-    if path is None:
-        return Config()
-    text, tables = read_file(path)
-    return parse_sections(text, tables, str(path), _SECTIONS)
+    text, tables = ("", {}) if path is None else read_file(path)
+    return parse_sections(text, tables, str(path or "the defaults"), _SECTIONS)

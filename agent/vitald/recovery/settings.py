@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vitald import tomlfile
 from vitald.checking import Unexpected, read_match
 from vitald.config.readers import (
     one_of,
@@ -17,7 +16,7 @@ from vitald.config.readers import (
     read_period,
     read_program,
 )
-from vitald.config.section import Section, TakesEffect, setting
+from vitald.config.section import Section, TakesEffect, duration, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +113,16 @@ class RecoverySettings:
         '"none": only report what is required. "automatic": have it done; enable'
         " vitald-recover.path, too.",
     )
-    after_s: float = setting(
-        tomlfile.parse_duration("2m"),
-        tomlfile.parse_duration,
+    after_s: float = duration(
+        "2m",
         "A finding must have been open for so long: a fault causes others, and the strongest"
         " decides; an operator may intervene.",
     )
-    min_uptime_s: float = setting(
-        tomlfile.parse_duration("10m"),
-        read_period,
+    min_uptime_s: float = duration(
+        "10m",
         "Nothing is done before the node has run for so long: an administrator who has just booted"
         ' it may be at work on it, and needs time to stop recovery. "off": at once.',
+        read_period,
     )
     drain: Method = setting(
         Method(word="none"),
@@ -154,11 +152,11 @@ class RecoverySettings:
         "At most so many nodes, this one included: a number, or a share of the cluster and of each"
         " Slurm partition of the node. A share is one node at least.",
     )
-    brake_delay_s: float = setting(
-        tomlfile.parse_duration("10m"),
-        read_period,
+    brake_delay_s: float = duration(
+        "10m",
         "A random delay up to this before the node is taken out of service: all nodes may want it"
         ' at the same moment. "off": none.',
+        read_period,
     )
     lease_namespace: str = setting(
         "vitald", _read_namespace, 'Namespace of the Leases of brake = "lease".'
@@ -169,10 +167,8 @@ class RecoverySettings:
         'Credentials for brake = "lease", which those of a kubelet do not suffice for. Default:'
         " `kubeconfig`.",
     )
-    lease_duration_s: float = setting(
-        tomlfile.parse_duration("1h"),
-        tomlfile.parse_duration,
-        "A Lease counts for so long after the node last asked for recovery.",
+    lease_duration_s: float = duration(
+        "1h", "A Lease counts for so long after the node last asked for recovery."
     )
     reboots_per_day: int = setting(
         1,
@@ -183,10 +179,8 @@ class RecoverySettings:
     replacements_per_day: int = setting(
         1, read_count, "How often a day the node may be marked for replacement."
     )
-    deadline_s: float = setting(
-        tomlfile.parse_duration("60s"),
-        tomlfile.parse_duration,
-        "One of these programs that takes longer is ended, and has failed.",
+    deadline_s: float = duration(
+        "60s", "One of these programs that takes longer is ended, and has failed."
     )
     kill_switch: Path = setting(
         Path("/etc/vitald/no-recovery"), read_path, "While this file exists, nothing is done."

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald import tomlfile
 from vitald.checking import read_flag
 from vitald.config.readers import one_of, read_nonempty_text, read_path, read_period
-from vitald.config.section import Section, TakesEffect, setting
+from vitald.config.section import Section, TakesEffect, duration, setting
 
 UNKNOWN_CHOICES = ("allow", "refuse")
 
@@ -24,16 +23,14 @@ class SlurmSettings:
         one_of(*UNKNOWN_CHOICES),
         "Jobs on a node whose state is unknown, for example while vitald is stopped.",
     )
-    level_1_age_s: float = setting(
-        0.0,
-        read_period,
+    level_1_age_s: float = duration(
+        "off",
         "The prolog runs a level 1 diagnostic first if the last one is older than this, and time"
         ' allows. "off": never.',
+        read_period,
     )
-    budget_s: float = setting(
-        tomlfile.parse_duration("2s"),
-        tomlfile.parse_duration,
-        "The prolog takes no longer than this. Nor does the epilog, and at most 2 s.",
+    budget_s: float = duration(
+        "2s", "The prolog takes no longer than this. Nor does the epilog, and at most 2 s."
     )
     level_2_after_failure: bool = setting(
         True,

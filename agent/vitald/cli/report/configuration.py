@@ -10,14 +10,12 @@ from vitald.cli import client
 from vitald.cli.report.redact import Redactor, redact_configuration
 from vitald.config.errors import ConfigError, FileReport
 from vitald.config.file import read_sections
-from vitald.config.sections import SECTIONS, parse_config
+from vitald.config.sections import GROUPS, SECTIONS, parse_config
 from vitald.config.values import Config
 from vitald.server.settings import find_socket
 
 CONFIG = Path("/etc/vitald/config.toml")
 _MAX_BYTES = 1024 * 1024
-# That say where things are
-_LOCATION_SECTIONS = ("paths", "kernel_log", "socket", "metrics", "recovery")
 
 
 class FoundConfiguration(NamedTuple):
@@ -45,8 +43,7 @@ def read_configuration(path: Path, redactor: Redactor) -> FoundConfiguration:
     errors = [wrong] if wrong else []
     try:
         tables = tomlfile.parse_toml(text, str(path))
-        sections = [SECTIONS[name] for name in _LOCATION_SECTIONS]
-        config = read_sections(tables, sections, FileReport("", ""))  # though others are wrong
+        config = _read_valid_sections(tables)
         config = parse_config(text, tables, str(path))
     except ConfigError as error:
         errors += error.errors
@@ -63,3 +60,14 @@ def find_existing_socket(config: Config) -> Path:
     """The configured socket, if it is there; else the daemon's usual one."""
     configured = find_socket(config)
     return configured if configured.exists() else client.default_socket()
+
+
+def _read_valid_sections(tables: tomlfile.Table) -> Config:
+    """What is right in a file that may have mistakes, which are reported for the whole file."""
+    config = read_sections(tables, [*SECTIONS.values(), *GROUPS.values()], FileReport("", ""))
+    for section in SECTIONS.values():
+        mistakes = FileReport("", "")
+        section.check(config, mistakes)
+        if mistakes.errors:
+            config = config.replace(section.settings())
+    return config

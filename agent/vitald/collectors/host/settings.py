@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from vitald import tomlfile
 from vitald.checking import read_flag, read_match
 from vitald.config.readers import read_names, read_path, read_poll_period
-from vitald.config.section import Section, setting
+from vitald.config.section import Section, duration, setting
 
 _UNIT = re.compile(
     r"[A-Za-z0-9:_.@\\-]{1,200}"
@@ -33,11 +32,9 @@ class HostSettings:
     """Memory, processors, disks, file systems, clock and services of the node."""
 
     enabled: bool = setting(True, read_flag, "Poll the host.")
-    every_s: float = setting(tomlfile.parse_duration("60s"), read_poll_period, "How often to poll.")
-    deadline_s: float = setting(
-        tomlfile.parse_duration("10s"),
-        read_poll_period,
-        "A read of one part that takes longer counts as hung.",
+    every_s: float = duration("60s", "How often to poll.", read_poll_period)
+    deadline_s: float = duration(
+        "10s", "A read of one part that takes longer counts as hung.", read_poll_period
     )
     mounts: tuple[str, ...] = setting(
         ("/", "/var/log"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vitald import tomlfile
 from vitald.config.readers import read_count, read_names, read_table
-from vitald.config.section import Section, setting
+from vitald.config.section import Section, duration, setting
 
 
 def read_link_rates(value: object) -> Mapping[str, float]:
@@ -50,9 +49,8 @@ class ExpectSettings:
         "What was the same at so many healthy boots is expected from then on. 0: nothing is"
         " learned.",
     )
-    settle_s: float = setting(
-        tomlfile.parse_duration("5m"),
-        tomlfile.parse_duration,
+    settle_s: float = duration(
+        "5m",
         "For so long after a start or a driver load, a state that was not observed otherwise"
         " requires no reset, reboot or replacement: drivers bring devices up one after another.",
     )

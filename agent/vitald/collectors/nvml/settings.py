@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vitald import tomlfile
 from vitald.checking import read_flag
 from vitald.config.errors import FileReport
 from vitald.config.readers import MIN_PERIOD_S, read_count, read_path
-from vitald.config.section import Section, setting
+from vitald.config.section import Section, duration, setting
 from vitald.config.values import Config
 
 
@@ -26,29 +25,21 @@ class NvmlSettings:
         " were here before.",
         reload=True,
     )
-    fast_s: float = setting(
-        tomlfile.parse_duration("10s"),
-        tomlfile.parse_duration,
-        "How often to read temperatures, clocks, power and the driver's advice of all GPUs.",
+    fast_s: float = duration(
+        "10s", "How often to read temperatures, clocks, power and the driver's advice of all GPUs."
     )
-    slow_s: float = setting(
-        tomlfile.parse_duration("60s"),
-        tomlfile.parse_duration,
-        "How often to read memory errors, links and PCIe of each GPU, in turns.",
+    slow_s: float = duration(
+        "60s", "How often to read memory errors, links and PCIe of each GPU, in turns."
     )
-    inventory_s: float = setting(
-        tomlfile.parse_duration("10m"),
-        tomlfile.parse_duration,
-        "How often to read identity, modes and limits, and to scan PCI.",
+    inventory_s: float = duration(
+        "10m", "How often to read identity, modes and limits, and to scan PCI."
     )
-    deadline_s: float = setting(
-        tomlfile.parse_duration("10s"),
-        tomlfile.parse_duration,
+    deadline_s: float = duration(
+        "10s",
         "A poll that takes longer counts as hung: it opens a finding with the call and the GPU.",
     )
-    give_up_s: float = setting(
-        tomlfile.parse_duration("60s"),
-        tomlfile.parse_duration,
+    give_up_s: float = duration(
+        "60s",
         "After this the process that hangs is ended. The driver's own timeouts last up to 45 s.",
     )
     profiling: bool = setting(

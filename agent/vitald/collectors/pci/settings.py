@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from vitald import tomlfile
 from vitald.checking import read_flag, read_match
 from vitald.config.readers import read_names, read_poll_period
-from vitald.config.section import Section, setting
+from vitald.config.section import Section, duration, setting
 
 # With the domain and in small letters, as the kernel writes them
 _ADDRESSES = re.compile(
@@ -30,15 +29,11 @@ class PciSettings:
     enabled: bool = setting(
         True, read_flag, "Poll links, error counters and drivers of PCI functions."
     )
-    every_s: float = setting(
-        tomlfile.parse_duration("60s"),
-        read_poll_period,
-        "How often to read links and error counters.",
+    every_s: float = duration(
+        "60s", "How often to read links and error counters.", read_poll_period
     )
-    deadline_s: float = setting(
-        tomlfile.parse_duration("10s"),
-        read_poll_period,
-        "A read of one function that takes longer counts as hung.",
+    deadline_s: float = duration(
+        "10s", "A read of one function that takes longer counts as hung.", read_poll_period
     )
     exclude: tuple[str, ...] = setting(
         (), _read_addresses, 'PCI addresses to leave alone; * matches anything ("0000:c4:*").'

@@ -11,7 +11,7 @@ from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag, read_match
 from vitald.config.errors import FileReport
 from vitald.config.readers import one_of, read_names, read_path
-from vitald.config.section import Section, TakesEffect, setting
+from vitald.config.section import Section, TakesEffect, duration, setting
 from vitald.config.values import Config
 from vitald.recovery.settings import RecoverySettings
 
@@ -148,10 +148,10 @@ class KubernetesSettings:
         "Effect of the taint PREFIX/unhealthy of an unhealthy node. It requires the right to patch"
         " nodes.",
     )
-    heartbeat_s: float = setting(
-        tomlfile.parse_duration("5m"),
-        _read_heartbeat,
+    heartbeat_s: float = duration(
+        "5m",
         "How often the heartbeat of the conditions is written while nothing changes, at least 60s.",
+        _read_heartbeat,
     )
     driver_upgrades: bool = setting(
         False,

@@ -15,7 +15,7 @@ from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag
 from vitald.config.errors import FileReport
 from vitald.config.readers import one_of, read_names, read_path, read_period
-from vitald.config.section import SectionGroup, TakesEffect, setting
+from vitald.config.section import SectionGroup, TakesEffect, duration, setting
 from vitald.config.values import Config
 from vitald.model import Action
 
@@ -138,17 +138,17 @@ class NotifySettings:
         read_flag,
         "Send simulated findings, too. For alertmanager, [publish] drills decides.",
     )
-    quiet_s: float = setting(
-        tomlfile.parse_duration("2m"),
-        _read_wait,
+    quiet_s: float = duration(
+        "2m",
         "After a start of vitald publish, nothing is sent for so long, and never what came and went"
         " in that time. At most 1h.",
-    )
-    settle_s: float = setting(
-        tomlfile.parse_duration("5m"),
         _read_wait,
+    )
+    settle_s: float = duration(
+        "5m",
         "How long a finding must be over, or the status better or unknown, before that is sent."
         " What comes back sooner is not sent again. At most 1h.",
+        _read_wait,
     )
     headers_file: Path | None = setting(
         None, read_path, 'File of more headers, "Name: value" on each line.'
@@ -167,9 +167,7 @@ class NotifySettings:
     ca: Path | None = setting(
         None, read_path, "File of the certificate authority. Default: those of the system."
     )
-    timeout_s: float = setting(
-        tomlfile.parse_duration("10s"), _read_timeout, "Longest time for a request, 1s to 60s."
-    )
+    timeout_s: float = duration("10s", "Longest time for a request, 1s to 60s.", _read_timeout)
 
 
 # The keys that only some types have a use for
