@@ -101,7 +101,7 @@ def run_of(
     )
     return Run(
         id=id_,
-        ask=ask,
+        request=ask,
         began=began,
         ended=began + seconds,
         report=report,
@@ -169,8 +169,8 @@ class FakeDiagnostics:
         self.asked.append(ask)
         made = ActiveRun(
             id=f"20261118T134640-{len(self.asked)}-{ask.check}",
-            ask=ask,
-            asked_at=time.time(),
+            request=ask,
+            requested_at=time.time(),
             expected_s=480.0,
         )
         made = self.on_ask(made)
@@ -193,9 +193,9 @@ class FakeDiagnostics:
     def runs(self, limit: int, check: str | None) -> Sequence[Run]:
         if self.ledger_fails:
             raise LedgerError(self.ledger_fails)
-        return [replace(run, raw="") for run in self.remembered if check in (None, run.ask.check)][
-            :limit
-        ]
+        return [
+            replace(run, raw="") for run in self.remembered if check in (None, run.request.check)
+        ][:limit]
 
     def run(self, id_: str) -> Run | None:
         if self.ledger_fails:
@@ -207,14 +207,14 @@ class FakeDiagnostics:
         first, *self_rest = self.active
         run = Run(
             id=first.id,
-            ask=first.ask,
+            request=first.request,
             began=time.time() - 60.0,
             ended=time.time(),
             report=report,
             **{"exit_code": 0, **more},
         )
         self.remembered.insert(0, run)
-        self.last_runs[run.ask.check, run.ask.level] = run
+        self.last_runs[run.request.check, run.request.level] = run
         self.active = tuple(self_rest)
         return run
 

@@ -104,7 +104,7 @@ def test_what_a_crash_of_the_daemon_cut_is_recorded_and_owed() -> None:
         async with House(after=left).open() as house:
             await until_async(lambda: house.runs, "its record")
             (run,) = house.runs
-            assert (run.id, run.ask) == (json.loads(left.cursor)["begun"]["id"], ask(3))
+            assert (run.id, run.request) == (json.loads(left.cursor)["begun"]["id"], ask(3))
             assert (run.report.outcome, run.report.remedy) == (Outcome.INCONCLUSIVE, Remedy.RETRY)
             assert run.report.reason == "interrupted: vitald was killed or crashed while it ran"
             assert run.ended >= run.began == json.loads(left.cursor)["begun"]["began"]

@@ -83,7 +83,7 @@ class Station:
             return require_coverage(request, report, self.view, await self.view.read_pci())
 
         report = asyncio.run(run_check())
-        return Run(id="1", ask=request, began=time.time(), ended=time.time(), report=report)
+        return Run(id="1", request=request, began=time.time(), ended=time.time(), report=report)
 
     def run_dcgm(
         self, document: str, level: int = 1, gpus: Sequence[int] = (), engine: int = GPUS

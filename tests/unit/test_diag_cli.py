@@ -80,7 +80,9 @@ def ends(fake: FakeDiagnostics, report: Report, *stages: ActiveRun, **more: obje
         if left and fake.active:
             going = fake.active[0]
             fake.active = (
-                replace(left.pop(0), id=going.id, ask=going.ask, asked_at=going.asked_at),
+                replace(
+                    left.pop(0), id=going.id, request=going.request, requested_at=going.requested_at
+                ),
             )
         elif fake.active:
             fake.end(report, **more)
@@ -95,7 +97,7 @@ def running(**more: object) -> ActiveRun:
         "expected_s": 480.0,
         **more,
     }
-    return ActiveRun(id="", ask=None, asked_at=time.time(), **shown)  # type: ignore[arg-type]  # filled in by `ends`
+    return ActiveRun(id="", request=None, requested_at=time.time(), **shown)  # type: ignore[arg-type]  # filled in by `ends`
 
 
 # --- run
@@ -221,7 +223,7 @@ def test_progress_without_a_terminal(
 def test_behind_another(
     cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.active = (replace(running(), id="other", ask=run_of(check="nccl", level=0).ask),)
+    fake.active = (replace(running(), id="other", request=run_of(check="nccl", level=0).request),)
     looks = 0
 
     def look() -> None:
@@ -396,7 +398,7 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
         run_of(FAILED, began=now - 360.0, by="finding #12"),
         run_of(level=1, began=now - 100.0, seconds=10.0, preempted="job 815"),
     ]
-    fake.last_runs = {(run.ask.check, run.ask.level): run for run in fake.remembered}
+    fake.last_runs = {(run.request.check, run.request.level): run for run in fake.remembered}
     fake.scheduled = (
         ScheduledRun(check="dcgm", level=1, at=now + 3000.5),
         ScheduledRun(check="dcgm", level=2, at=now - 1.0, waits_for="idle devices: job 815"),
@@ -404,13 +406,13 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
     going = running(began=now - 5.0, expected_s=60.0)
     owed = ActiveRun(
         id="a-2.2",
-        ask=RunRequest(check="dcgm", level=3, by="alice, pid 7", reason="ticket 4711"),
-        asked_at=now - 7200.0,
+        request=RunRequest(check="dcgm", level=3, by="alice, pid 7", reason="ticket 4711"),
+        requested_at=now - 7200.0,
         waits_for="the next attempt at 12:40 UTC (1 so far, the last: it made room for job 815)",
     )
-    again = replace(owed, id="a-3.2", ask=RunRequest(check="dcgm", level=1), waits_for="more")
+    again = replace(owed, id="a-3.2", request=RunRequest(check="dcgm", level=1), waits_for="more")
     fake.active = (
-        replace(going, id="a-1", ask=run_of(level=0, check="dcgm_health").ask),
+        replace(going, id="a-1", request=run_of(level=0, check="dcgm_health").request),
         owed,
         again,
     )
@@ -495,7 +497,13 @@ def test_hostile_text_does_not_drive_the_terminal(served: Served, fake: FakeDiag
     ]
     fake.last_runs = {("dcgm", 2): fake.remembered[0]}
     fake.active = (
-        ActiveRun(id="a-1", ask=fake.remembered[0].ask, asked_at=1.0, waits_for=evil, test=evil),
+        ActiveRun(
+            id="a-1",
+            request=fake.remembered[0].request,
+            requested_at=1.0,
+            waits_for=evil,
+            test=evil,
+        ),
     )
     fake.blocked = evil
     for arguments in (("show", "last"), ("show", "last", "--raw"), ("list",)):
@@ -515,7 +523,9 @@ def test_cancel(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[s
     assert cli("cancel", "--reason", "a job waits") == 69
     assert "no diagnostic runs" in capsys.readouterr().err
     fake.active = (
-        ActiveRun(id="a-1", ask=run_of().ask, asked_at=1.0, stage=Stage.RUNNING, began=2.0),
+        ActiveRun(
+            id="a-1", request=run_of().request, requested_at=1.0, stage=Stage.RUNNING, began=2.0
+        ),
     )
     assert cli("cancel", "--reason", "a job waits") == 0
     assert capsys.readouterr().out == "dcgm level 2 was told to end: vitald diag show a-1\n"
@@ -583,7 +593,13 @@ def test_status_tells_of_diagnostics(
     failed: Run = run_of(FAILED, began=time.time() - 360.0)
     fake.last_runs = {("dcgm", 1): run_of(level=1), ("dcgm", 2): failed}
     fake.active = (
-        ActiveRun(id="a-1", ask=run_of(level=1).ask, asked_at=1.0, stage=Stage.RUNNING, began=2.0),
+        ActiveRun(
+            id="a-1",
+            request=run_of(level=1).request,
+            requested_at=1.0,
+            stage=Stage.RUNNING,
+            began=2.0,
+        ),
     )
 
     def told() -> str:

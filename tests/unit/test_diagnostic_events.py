@@ -108,7 +108,7 @@ class Story:
         )
         run = Run(
             id=f"{self.now}",
-            ask=RunRequest(check=check, level=level, gpus=tuple(gpus), busy=busy),
+            request=RunRequest(check=check, level=level, gpus=tuple(gpus), busy=busy),
             began=self.now - 50.0,
             ended=self.now,
             report=report,

@@ -66,8 +66,8 @@ def full_of(fake: FakeDiagnostics) -> None:
     fake.active = (
         ActiveRun(
             id="a-1",
-            ask=ask,
-            asked_at=BEGAN,
+            request=ask,
+            requested_at=BEGAN,
             stage=Stage.RUNNING,
             began=time.time() - 30.0,
             expected_s=480.0,
@@ -75,8 +75,8 @@ def full_of(fake: FakeDiagnostics) -> None:
         ),
         ActiveRun(
             id="a-2",
-            ask=replace(ask, level=3, gpus=()),
-            asked_at=BEGAN,
+            request=replace(ask, level=3, gpus=()),
+            requested_at=BEGAN,
             waits_for="idle devices: job 815",
         ),
     )
@@ -86,7 +86,7 @@ def full_of(fake: FakeDiagnostics) -> None:
     )
     fake.remembered = [run_of(FAILED, raw='{"DCGM GPU Diagnostic": 1}', exit_code=226), slow_link()]
     fake.last_runs = {
-        (run.ask.check, run.ask.level): replace(run, raw="") for run in fake.remembered
+        (run.request.check, run.request.level): replace(run, raw="") for run in fake.remembered
     }
     fake.blocked = "job 815"
 

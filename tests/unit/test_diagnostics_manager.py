@@ -307,9 +307,9 @@ def test_what_waits_for_idle_devices_keeps_nothing_else_waiting() -> None:
         house.detector.uses = BUSY
         async with house.open():
             await until_async(lambda: house.runs, "level 1")
-            assert [run.ask.level for run in house.runs] == [1]
+            assert [run.request.level for run in house.runs] == [1]
             (waiting,) = house.manager.active
-            assert waiting.ask.level == 2 and "python3" in waiting.waits_for
+            assert waiting.request.level == 2 and "python3" in waiting.waits_for
 
     settled_after_boot(work)
 
@@ -320,7 +320,7 @@ def test_a_higher_level_that_may_run_stands_for_the_lower() -> None:
         async with house.open():
             await until_async(lambda: house.runs, "level 2")
             await until_async(lambda: not house.manager.active, "the end")
-            assert [run.ask.level for run in house.runs] == [2]
+            assert [run.request.level for run in house.runs] == [2]
 
     settled_after_boot(work)
 
@@ -332,7 +332,7 @@ def test_only_what_nobody_asked_for_waits_until_devices_have_been_idle() -> None
         house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
         async with house.open():
             await until_async(
-                lambda: [going.ask.level for going in house.manager.active] == [2],
+                lambda: [going.request.level for going in house.manager.active] == [2],
                 "level 1, and level 2 asked for",
             )
             await until_async(lambda: house.manager.active[0].waits_for, "what it waits for")
@@ -340,7 +340,7 @@ def test_only_what_nobody_asked_for_waits_until_devices_have_been_idle() -> None
             (waiting,) = house.manager.active
             going = house.manager.request_run(ask(2))
             assert going.id == waiting.id, "the one that waits is theirs now"
-            assert (await house.ended(going)).ask.by == "root, pid 1"
+            assert (await house.ended(going)).request.by == "root, pid 1"
 
     told(work)
 
@@ -370,7 +370,7 @@ def test_what_a_finding_asked_for_is_over_with_it() -> None:
         house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
         async with house.open():
             await until_async(
-                lambda: [going.ask.level for going in house.manager.active] == [2], "level 2"
+                lambda: [going.request.level for going in house.manager.active] == [2], "level 2"
             )
             house.node.open = []
             await until_async(lambda: not house.manager.active, "its end")
@@ -429,7 +429,7 @@ def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(
     real = events.make_events
 
     def broken(run: Run, *rest: Any, **more: Any) -> list[Event]:
-        if run.ask.level == 1:
+        if run.request.level == 1:
             raise KeyError("a fault of ours")
         return real(run, *rest, **more)
 
@@ -444,7 +444,7 @@ def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(
                 "diagnostic/ran",
                 "diagnostic/passed",
             ]
-            assert [run.ask.level for run in house.runs] == [1, 2]
+            assert [run.request.level for run in house.runs] == [1, 2]
 
     told(work)
 
@@ -560,7 +560,7 @@ def test_what_the_daemons_end_cut_short_is_told() -> None:
         told_now = [
             run for batch in house.manager.source.take_pending_batches() for run in batch.runs
         ]
-        assert [(run.ask.level, run.report.outcome) for run in told_now] == [
+        assert [(run.request.level, run.report.outcome) for run in told_now] == [
             (2, Outcome.INCONCLUSIVE)
         ]
         assert "stopped" in told_now[0].report.reason
@@ -581,7 +581,7 @@ def test_runs_are_remembered_as_soon_as_they_can_be_read() -> None:
         began = time.time() - 50.0
         former = Run(
             id="former",
-            ask=ask(1, by=SCHEDULE),
+            request=ask(1, by=SCHEDULE),
             began=began,
             ended=began + 1,
             report=PASSED,

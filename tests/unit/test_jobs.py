@@ -217,7 +217,7 @@ class Diagnostics:
         if self.refusal:
             raise Refusal(self.refusal)
         self.asked.append(ask)
-        return ActiveRun(id="run-1", ask=ask, asked_at=0.0)
+        return ActiveRun(id="run-1", request=ask, requested_at=0.0)
 
 
 @dataclass

@@ -20,7 +20,7 @@ AT_3, AT_2 = Clears(diagnostic=3, reboot=True), Clears(diagnostic=2)
 def run(level: int, began: float, outcome: Outcome = Outcome.PASS, check: str = "dcgm") -> Run:
     return Run(
         id=f"{check}{level}@{began}",
-        ask=RunRequest(check=check, level=level),
+        request=RunRequest(check=check, level=level),
         began=began,
         ended=began + 5,
         report=Report(outcome=outcome),
@@ -36,7 +36,7 @@ def levels(
 def past(*runs: Run) -> dict[tuple[str, int], list[Run]]:
     found: dict[tuple[str, int], list[Run]] = {}
     for one in runs:
-        found.setdefault((one.ask.check, one.ask.level), []).append(one)
+        found.setdefault((one.request.check, one.request.level), []).append(one)
     return found
 
 
@@ -133,7 +133,7 @@ def test_what_only_a_person_may_ask_for_is_said() -> None:
 
 
 def test_a_run_of_some_gpus_settles_nothing_and_delays_nothing() -> None:
-    some = replace(run(1, NOW), ask=RunRequest(check="dcgm", level=1, gpus=(0,)))
+    some = replace(run(1, NOW), request=RunRequest(check="dcgm", level=1, gpus=(0,)))
     assert levels(SUSPECT, AT_3, some, now=NOW + 10) == [1]
 
 
@@ -179,7 +179,7 @@ def test_what_comes_back_although_it_passed_is_loaded_once_a_day() -> None:
     )
     (first,) = request_runs([health], lambda _: AT_2, past(run(1, NOW + 5)), 2, NOW + 20)
     assert first.level == 2
-    done = replace(run(2, NOW + 30), ask=first)
+    done = replace(run(2, NOW + 30), request=first)
     again = replace(health, id=7, since=NOW + 8000, last=NOW + 8000)
     assert levels(again, AT_2, done, run(1, NOW + 8005), now=NOW + 8020) == []
     assert levels(again, AT_2, done, run(1, NOW + 8005), now=NOW + 86_600) == [2]

@@ -140,7 +140,7 @@ def test_no_field_is_forgotten(value: Any) -> None:
     """Neither by the table, nor by the value that the test above stores."""
     (table,) = (table for table in VALUES if VALUES[table] is value)
     missing = {field.name for field in fields(value)} - {*table.columns.split(", ")}
-    assert missing <= ({"ask"} if table is schema.RUNS else set())
+    assert missing <= ({"request"} if table is schema.RUNS else set())
     assert not [
         field.name
         for field in fields(value)

@@ -76,7 +76,7 @@ def test_what_made_room_is_run_when_its_next_attempt_is_due(
         async with House().open() as house:
             first = await preempted(house)
             (waiting,) = house.manager.active
-            assert (waiting.ask, waiting.asked_at) == (FAILED_JOB, first.asked_at)
+            assert (waiting.request, waiting.requested_at) == (FAILED_JOB, first.requested_at)
             assert waiting.stage is Stage.WAITING and waiting.id != first.id
             assert "the next attempt at" in waiting.waits_for and "job 9" in waiting.waits_for
             left = house.position
@@ -86,7 +86,7 @@ def test_what_made_room_is_run_when_its_next_attempt_is_due(
         async with House(after=replace(left, cursor=json.dumps(later))).open() as house:
             await until_async(lambda: not house.manager.active, "its verdict")
             (run,) = house.runs
-            assert (run.id, run.ask, run.report) == (waiting.id, FAILED_JOB, PASSED)
+            assert (run.id, run.request, run.report) == (waiting.id, FAILED_JOB, PASSED)
             assert json.loads(house.position.cursor)["owed"] == []
 
     told(work)
@@ -99,7 +99,7 @@ def test_who_requests_what_waits_for_its_next_attempt_gets_it_now() -> None:
         async with House().open() as house:
             await preempted(house)
             going = house.manager.request_run(ask(2))
-            assert (await house.ended(going)).ask == FAILED_JOB
+            assert (await house.ended(going)).request == FAILED_JOB
             assert house.manager.active == ()
 
     told(work)
@@ -107,15 +107,15 @@ def test_who_requests_what_waits_for_its_next_attempt_gets_it_now() -> None:
 
 def test_attempts_become_rarer_and_each_has_its_own_id() -> None:
     runs, now = OwedRuns(), 1000.0
-    runs.put(OwedRun(id="a-1", ask=FAILED_JOB, since=now))
+    runs.put(OwedRun(id="a-1", request=FAILED_JOB, since=now))
     waited, ids = [], []
     for _ in range(5):
         (before,) = runs.list_runs()
         ids.append(before.id)
-        run = Run(id=before.id, ask=before.ask, began=now, ended=now, report=STOPPED)
+        run = Run(id=before.id, request=before.request, began=now, ended=now, report=STOPPED)
         runs.take_result(run, cut=True)
         (after,) = runs.list_runs()
-        assert (after.since, after.ask, after.why) == (1000.0, FAILED_JOB, "it made room")
+        assert (after.since, after.request, after.why) == (1000.0, FAILED_JOB, "it made room")
         waited.append(after.not_before - now)
     assert waited == [600.0, 1200.0, 2400.0, 2400.0, 2400.0]
     assert ids == ["a-1", "a-1.2", "a-1.3", "a-1.4", "a-1.5"]
@@ -123,10 +123,10 @@ def test_attempts_become_rarer_and_each_has_its_own_id() -> None:
 
 def test_what_a_program_reports_at_its_own_end_is_an_answer_after_some_repetitions() -> None:
     runs = OwedRuns()
-    runs.put(OwedRun(id="a", ask=FAILED_JOB, since=0.0))
+    runs.put(OwedRun(id="a", request=FAILED_JOB, since=0.0))
     for _ in range(MAX_RETRIES + 1):
         (before,) = runs.list_runs()
-        run = Run(id=before.id, ask=before.ask, began=1.0, ended=2.0, report=STOPPED)
+        run = Run(id=before.id, request=before.request, began=1.0, ended=2.0, report=STOPPED)
         runs.take_result(run, cut=False)
     assert runs.list_runs() == []
 
@@ -165,7 +165,11 @@ def test_what_waits_survives_the_daemon(gpus: tuple[int, ...]) -> None:
         async with house.open():
             await until_async(lambda: house.manager.active, "what is owed")
             (waiting,) = house.manager.active
-            assert (waiting.id, waiting.ask, waiting.asked_at) == (first.id, asked, first.asked_at)
+            assert (waiting.id, waiting.request, waiting.requested_at) == (
+                first.id,
+                asked,
+                first.requested_at,
+            )
             house.detector.uses = ()
             assert (await house.ended(waiting)).report == PASSED
 
@@ -184,7 +188,7 @@ def test_a_request_before_the_ledger_was_read_is_owed_beside_the_former_ones() -
         house.manager.request_run(ask(3))
         async with house.open():
             await until_async(lambda: house.manager.active[-1].waits_for, "both")
-            assert {run.ask.level for run in house.manager.active} == {2, 3}
+            assert {run.request.level for run in house.manager.active} == {2, 3}
 
     told(work)
 
@@ -201,7 +205,7 @@ def test_what_the_daemons_end_cut_is_owed() -> None:
         assert (kept["why"], kept["attempts"]) == ("vitald was stopped", 1)
         async with House(after=left).open() as later:
             await until_async(lambda: later.manager.active, "what is owed")
-            assert later.manager.active[0].ask == FAILED_JOB
+            assert later.manager.active[0].request == FAILED_JOB
 
     told(work)
 
@@ -251,23 +255,23 @@ def test_since_when_a_run_is_owed_survives_restarts_and_work(by: str) -> None:
         return house
 
     def level_2(house: House) -> list[ActiveRun]:
-        return [run for run in house.manager.active if run.ask.level == 2]
+        return [run for run in house.manager.active if run.request.level == 2]
 
     async def work() -> None:
         async with make().open() as former:
             await until_async(lambda: level_2(former), "level 2")
-            asked_at = level_2(former)[0].asked_at
+            requested_at = level_2(former)[0].requested_at
             await former.manager.store_requests()
             left = former.position
         async with make(left).open() as house:
             await until_async(lambda: level_2(house)[0].waits_for, "level 2 again")
-            assert level_2(house)[0].asked_at == asked_at
+            assert level_2(house)[0].requested_at == requested_at
             house.detector.uses, house.programs.ends = (), False
             await until_async(lambda: "dcgm level 2" in house.programs.runs, "its program")
             await house.manager.begin_job("9")
             await until_async(lambda: house.runs and house.runs[-1].preempted, "the end")
             (waiting,) = level_2(house)
-            assert waiting.asked_at == asked_at
+            assert waiting.requested_at == requested_at
 
     settled_after_boot(work)
 
@@ -316,7 +320,7 @@ def test_what_only_a_person_requests_ends_after_a_day_and_says_why(request_: Run
         house = await overdue(request_)
         async with house.open():
             await until_async(lambda: house.runs, "its record")
-            assert house.runs[0].ask == request_
+            assert house.runs[0].request == request_
             assert "did not run within a day" in house.runs[0].report.reason
             assert house.manager.active == () and OVERDUE not in house.codes
 
@@ -394,14 +398,16 @@ def test_a_node_that_is_held_does_not_wait_for_the_next_slot(setting: str, runs:
         made_room = Report(outcome=Outcome.INCONCLUSIVE, reason="room", remedy=Remedy.RETRY)
         request = RunRequest(check="dcgm", level=2, by=SCHEDULE)
         now = time.time()
-        kept = OwedRun(id="a.2", ask=request, since=now - DAY_S, attempts=4, not_before=now - 1.0)
+        kept = OwedRun(
+            id="a.2", request=request, since=now - DAY_S, attempts=4, not_before=now - 1.0
+        )
         memory = {"once": [], "vain": {}, "owed": [asdict(kept)]}
         after = Position("diagnostics", "boot-a", json.dumps(memory))
         house = House(Tested(periods={2: 86400.0}), overdue=setting, after=after)
         house.node.remembered = [
             Run(
                 id=f"b{number}",
-                ask=request,
+                request=request,
                 began=now - 60.0 + number,
                 ended=now - 60.0 + number,
                 report=made_room,
@@ -442,18 +448,18 @@ def test_which_runs_of_others_answer_a_request(
     level: int, gpus: tuple[int, ...], outcome: Outcome, answers: bool
 ) -> None:
     runs = OwedRuns()
-    runs.put(OwedRun(id="a", ask=FAILED_JOB, since=0.0))
+    runs.put(OwedRun(id="a", request=FAILED_JOB, since=0.0))
     request = ask(level, gpus=gpus)
-    other = Run(id="b", ask=request, began=1.0, ended=2.0, report=Report(outcome=outcome))
+    other = Run(id="b", request=request, began=1.0, ended=2.0, report=Report(outcome=outcome))
     runs.take_result(other, cut=False)
     assert (runs.list_runs() == []) is answers
 
 
 def test_a_run_of_more_gpus_answers_for_fewer() -> None:
     runs = OwedRuns()
-    runs.put(OwedRun(id="a", ask=replace(FAILED_JOB, gpus=(1, 2)), since=0.0))
+    runs.put(OwedRun(id="a", request=replace(FAILED_JOB, gpus=(1, 2)), since=0.0))
     for gpus, left in (((1,), 1), ((1, 2, 3), 0)):
-        run = Run(id="b", ask=ask(2, gpus=gpus), began=1.0, ended=2.0, report=PASSED)
+        run = Run(id="b", request=ask(2, gpus=gpus), began=1.0, ended=2.0, report=PASSED)
         runs.take_result(run, cut=False)
         assert len(runs.list_runs()) == left
 

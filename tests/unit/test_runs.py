@@ -13,7 +13,7 @@ from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run
 
 FULL = Run(
     id="20261121T010203-1-dcgm-2",
-    ask=RunRequest(
+    request=RunRequest(
         check="dcgm", level=2, gpus=(1, 3), by="finding #7", reason="xid/999", busy=True
     ),
     began=1000.0,
@@ -62,7 +62,7 @@ def run(number: int, check: str = "dcgm", level: int = 1) -> Run:
     report = Report(outcome=Outcome.PASS)
     return Run(
         id=f"{check}-{level}-{number}",
-        ask=RunRequest(check=check, level=level),
+        request=RunRequest(check=check, level=level),
         began=float(number),
         ended=number + 0.5,
         report=report,
@@ -100,7 +100,7 @@ def test_the_last_of_each_check_and_level(ledger: Ledger) -> None:
         ]
     )
     found = read_last_runs(ledger.path, 3)
-    assert [(one.ask.level, one.began) for one in found if one.ask.level == 1] == [
+    assert [(one.request.level, one.began) for one in found if one.request.level == 1] == [
         (1, 17.0),
         (1, 18.0),
         (1, 19.0),

@@ -40,7 +40,7 @@ def run(
     asked = replace(RunRequest(check=plan.check, level=plan.level), **ask)  # type: ignore[arg-type]
     return Run(
         id=f"{began}",
-        ask=asked,
+        request=asked,
         began=began,
         ended=began + seconds,
         report=report,
@@ -365,7 +365,7 @@ def test_never_more_than_one_a_slot_and_never_none_in_two(
                     seconds=seconds,
                     preempted=preempted,
                 ),
-                ask=RunRequest(check="dcgm", level=plan.level, by=by, gpus=gpus),
+                request=RunRequest(check="dcgm", level=plan.level, by=by, gpus=gpus),
             ),
             st.sampled_from([LEVEL_1, LEVEL_2]),
             st.floats(-1e9, 1e9),

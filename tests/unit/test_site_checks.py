@@ -355,7 +355,7 @@ def test_a_pass_of_the_schedule_is_stored_only_where_it_ends_something() -> None
             house.node.open = []
             asked_for = RunRequest(check="a", by="root, pid 1")
             await house.ended(house.manager.request_run(asked_for))
-            assert [run.ask.by for run in house.runs] == [SCHEDULE, "root, pid 1"]
+            assert [run.request.by for run in house.runs] == [SCHEDULE, "root, pid 1"]
 
     told(work)
 

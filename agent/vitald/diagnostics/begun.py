@@ -16,7 +16,7 @@ class BegunRun:
     """A run that has begun and not ended. `marker` is in the environment of its processes."""
 
     id: str
-    ask: RunRequest
+    request: RunRequest
     began: float  # seconds since the epoch
     marker: str
 
@@ -33,14 +33,14 @@ class BegunRun:
             reason=f"interrupted: {cause} while it ran",
             remedy=Remedy.RETRY,
         )
-        return Run(id=self.id, ask=self.ask, began=self.began, ended=now, report=report)
+        return Run(id=self.id, request=self.request, began=self.began, ended=now, report=report)
 
 
 def read_begun(stored: Mapping[str, object]) -> BegunRun:
     """Restores `memory`. Raises TypeError, ValueError, KeyError."""
     return BegunRun(
         id=str(stored["id"]),
-        ask=read_request(stored["ask"]),
+        request=read_request(stored["request"]),
         began=float(str(stored["began"])),
         marker=str(stored["marker"]),
     )

@@ -85,7 +85,7 @@ class Check(Protocol):
     def expected_s(self, level: int) -> float:
         """Its usual duration in seconds."""
 
-    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, request: RunRequest, execute: Execute) -> Report:
         """Runs the check and reads the result. Nothing that a program does or prints raises: it
         becomes an outcome.
         """

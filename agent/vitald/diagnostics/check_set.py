@@ -49,17 +49,17 @@ class CheckSet:
             if isinstance(check, CatalogReader):
                 check.use_catalog(catalog)
 
-    def is_routine(self, ask: RunRequest) -> bool:
+    def is_routine(self, request: RunRequest) -> bool:
         """Whether it runs so often that the same result again is not worth a line in the log."""
-        return ask.by == SCHEDULE and isinstance(self.by_name.get(ask.check), SiteCheck)
+        return request.by == SCHEDULE and isinstance(self.by_name.get(request.check), SiteCheck)
 
-    def requires_idle(self, ask: RunRequest) -> bool:
+    def requires_idle(self, request: RunRequest) -> bool:
         """True if the run must wait until the devices are idle."""
-        return self.by_name[ask.check].needs_idle(ask.level) and not ask.busy
+        return self.by_name[request.check].needs_idle(request.level) and not request.busy
 
-    def expected_s(self, ask: RunRequest) -> float:
+    def expected_s(self, request: RunRequest) -> float:
         """How long the run takes by the check's own estimate."""
-        return self.by_name[ask.check].expected_s(ask.level)
+        return self.by_name[request.check].expected_s(request.level)
 
     def list_periodic(self) -> list[tuple[str, int]]:
         """Check and level of everything that the schedule runs on this node."""

@@ -45,12 +45,12 @@ def find_gpu(index: int, report: Report, places: DeviceLookup) -> Component | No
 
 
 def find_tested(
-    ask: RunRequest, report: Report, places: DeviceLookup
+    request: RunRequest, report: Report, places: DeviceLookup
 ) -> AbstractSet[Component] | None:
     """The GPUs that a run tested; None if it tested all of the node, or its output names none."""
     named, many = _list_named(report), len(report.device_ids)
-    if ask.gpus:
-        return _find_gpus(named & frozenset(ask.gpus) or ask.gpus, report, places)
+    if request.gpus:
+        return _find_gpus(named & frozenset(request.gpus) or request.gpus, report, places)
     if not named or len(named) < many:
         return None if not many or many >= len(places.list_gpus()) else frozenset()
     tested = _find_gpus(named, report, places)
@@ -58,7 +58,7 @@ def find_tested(
 
 
 def require_coverage(
-    ask: RunRequest, report: Report, places: DeviceLookup, unread: str = ""
+    request: RunRequest, report: Report, places: DeviceLookup, unread: str = ""
 ) -> Report:
     """The report; `inconclusive` if it found no fault of the hardware, but left out a requested
     GPU. The reason of a pass names the GPUs that were left out because they are out of use.
@@ -70,22 +70,24 @@ def require_coverage(
     if report.outcome is not Outcome.PASS and not is_tested:
         return report
     untested = f"the GPUs of this node are not known: {unread}" if unread else ""
-    if untested := untested or _describe_untested(ask, report, places):
+    if untested := untested or _describe_untested(request, report, places):
         return replace(
             report,
             outcome=Outcome.INCONCLUSIVE,
             reason=_join_reasons(untested, report.reason),
             remedy=Remedy.RETRY,
         )
-    without = _describe_out_of_use(ask, report, places)
+    without = _describe_out_of_use(request, report, places)
     return replace(report, reason=_join_reasons(without, report.reason))
 
 
-def _describe_untested(ask: RunRequest, report: Report, places: DeviceLookup) -> str:
+def _describe_untested(request: RunRequest, report: Report, places: DeviceLookup) -> str:
     """Which GPUs the run left out; "" if it tested all."""
-    asked = ask.gpus
+    requested = request.gpus
     # By the node's own numbers: the program may have numbered its GPUs in another way.
-    wanted = _drop_unknown(map(places.find_gpu, asked)) if asked else places.list_testable_gpus()
+    wanted = (
+        _drop_unknown(map(places.find_gpu, requested)) if requested else places.list_testable_gpus()
+    )
     named, many = _list_named(report), len(report.device_ids)
     if not wanted:
         return ""
@@ -98,10 +100,10 @@ def _describe_untested(ask: RunRequest, report: Report, places: DeviceLookup) ->
     return f"{_name_gpus(missing, places)} not tested" if missing else ""
 
 
-def _describe_out_of_use(ask: RunRequest, report: Report, places: DeviceLookup) -> str:
+def _describe_out_of_use(request: RunRequest, report: Report, places: DeviceLookup) -> str:
     """Which GPUs of the node a run of all did not test, and need not; "" if there are none."""
-    tested = find_tested(ask, report, places)
-    if ask.gpus or not tested:
+    tested = find_tested(request, report, places)
+    if request.gpus or not tested:
         return ""
     return f"{_name_gpus(places.list_gpus() - tested, places)} not tested: out of use or excluded"
 

@@ -77,7 +77,7 @@ class RunDispatcher:
         leftovers = await self._access.find_leftovers()
         # Evaluated after the wait above: a run that was queued meanwhile may need idle devices.
         idle_s, busy, known_jobs = 0.0, list[str](), set[str]()
-        if any(self._checks.requires_idle(queued.ask) for queued in self._queue.queued):
+        if any(self._checks.requires_idle(queued.request) for queued in self._queue.queued):
             idle_s, uses = await self._access.measure_idle()
             busy = [use.words for use in uses]
             known_jobs = {use.job for use in uses}
@@ -96,11 +96,11 @@ class RunDispatcher:
             self._runner.start_run(ready)
 
     def _find_reason_to_wait(self, queued: ActiveRun, busy: list[str], idle_s: float) -> str:
-        if not self._checks.requires_idle(queued.ask):
+        if not self._checks.requires_idle(queued.request):
             return ""
         if busy:
             return f"idle devices: {', '.join(busy[:_MAX_NAMED])}"
-        needed_s = self._idle_s if is_automatic(queued.ask) else 0.0
+        needed_s = self._idle_s if is_automatic(queued.request) else 0.0
         if idle_s < needed_s:
             return f"devices idle for {needed_s:.0f} s: {idle_s:.0f} s so far"
         return ""

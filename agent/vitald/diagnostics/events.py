@@ -100,12 +100,16 @@ def make_events(
     cut: bool = False,
 ) -> list[Event]:
     """The events of one run. `cut`: it was stopped, so it counts not as a run without a verdict."""
-    common: dict[str, Value] = {"level": run.ask.level, "check": run.ask.check, "run": run.id}
+    common: dict[str, Value] = {
+        "level": run.request.level,
+        "check": run.request.check,
+        "run": run.id,
+    }
     found: set[UnconfirmedFault] = set()
     fault_events = _make_fault_events(run, facts, common, places, seen, found)
     events = [make_run_event(run, facts), *fault_events]
     if run.report.outcome.is_verdict:
-        tested = find_tested(run.ask, run.report, places)
+        tested = find_tested(run.request, run.report, places)
         _update_memory(
             run,
             seen,
@@ -142,8 +146,8 @@ def _make_fault_events(
         if fault.confirm:
             unconfirmed.add(
                 UnconfirmedFault(
-                    check=run.ask.check,
-                    level=run.ask.level,
+                    check=run.request.check,
+                    level=run.request.level,
                     test=fault.test,
                     code=fault.code,
                     identity=identity,
@@ -152,7 +156,7 @@ def _make_fault_events(
             )
         confirmed = not fault.confirm or seen.has_found(fault.code, identity, fault.device)
         fields = {**common, **_fault_fields(fault), "confirmed": confirmed}
-        text = f"{run.ask.label}: {fault.text}"
+        text = f"{run.request.label}: {fault.text}"
         events.append(facts.make_event(fault.code, component, fields, text, moment=run.ended))
     return events
 
@@ -191,11 +195,11 @@ def mark_confirmed(run: Run, places: DeviceLookup, seen: RunMemory) -> Run:
 def make_run_event(run: Run, facts: EventFactory) -> Event:
     """The event that the run took place. It requires no action."""
     fields: Fields = {
-        "level": run.ask.level,
-        "check": run.ask.check,
+        "level": run.request.level,
+        "check": run.request.check,
         "run": run.id,
         "outcome": run.report.outcome.value,
-        "by": run.ask.by,
+        "by": run.request.by,
     }
     return facts.make_event(RAN, NODE, fields, _describe_run(run), moment=run.ended)
 
@@ -246,8 +250,8 @@ def _update_memory(
             run.report.outcome is Outcome.PASS or not run.report.tests or fault.test in carried_out
         )
         return (
-            fault.check == run.ask.check
-            and fault.level <= run.ask.level
+            fault.check == run.request.check
+            and fault.level <= run.request.level
             and was_tested
             and (tested is None or fault.identity in tested)
         )
@@ -279,7 +283,11 @@ def _make_failed_events(
         fields = {**common, "gpu": gpu, "test": ", ".join(sorted({fault.test for fault in faults}))}
         events.append(
             facts.make_event(
-                FAILED, component, fields, f"{run.ask.label} failed on GPU {gpu}", moment=run.ended
+                FAILED,
+                component,
+                fields,
+                f"{run.request.label} failed on GPU {gpu}",
+                moment=run.ended,
             )
         )
     return events
@@ -290,12 +298,12 @@ def _make_passed_events(
 ) -> list[Event]:
     if run.report.outcome is not Outcome.PASS:
         return []
-    text = f"{run.ask.label} passed"
-    if run.ask.check == "nccom":
+    text = f"{run.request.label} passed"
+    if run.request.check == "nccom":
         return [
             facts.make_event(NEURON_PASSED, NODE, {**common, "level": 3}, text, moment=run.ended)
         ]
-    if run.ask.check != "dcgm":
+    if run.request.check != "dcgm":
         return []
     # An event of the node applies to all its GPUs, switches and slots.
     components = [NODE] if tested is None else sorted(tested, key=lambda component: component.name)
@@ -316,20 +324,20 @@ def _make_recovery_events(
 ) -> list[Event]:
     """Events that end lasting findings which the run did not find again, where it tested."""
     # With wrong settings only DCGM still tests the hardware.
-    was_tested = run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"
-    if run.ask.gpus or not was_tested:
+    was_tested = run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.request.check == "dcgm"
+    if run.request.gpus or not was_tested:
         return []
     over = [
         finding
         for finding in opened
-        if _is_found_by(run.ask.check, finding)
+        if _is_found_by(run.request.check, finding)
         and (finding.component, finding.code) not in reported
         and _was_tested(finding.component, tested)
         and catalog.find_rule(finding.code).state
         # Any level needs the engine.
-        and (finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level)
+        and (finding.code == _ENGINE_DOWN or level_of(finding) <= run.request.level)
     ]
-    text = f"{run.ask.label}: not found any more"
+    text = f"{run.request.label}: not found any more"
     return [_make_recovered_event(finding, facts, common, text, run.ended) for finding in over]
 
 
@@ -393,7 +401,7 @@ def _make_not_run_events(
     cut: bool,
 ) -> list[Event]:
     """A finding after several successive runs without a verdict, and its end."""
-    name, where = run.ask.label, name_component(run.ask)
+    name, where = run.request.label, name_component(run.request)
     if run.report.outcome.is_verdict:
         before = seen.failed_runs.pop(name, 0)
         is_open = any(
@@ -416,8 +424,8 @@ def _make_not_run_events(
         cut
         or run.preempted
         or run.report.outcome is Outcome.NOT_APPLICABLE
-        or run.ask.gpus
-        or run.ask.busy
+        or run.request.gpus
+        or run.request.busy
     ):
         return []
     seen.failed_runs[name] = min(seen.failed_runs.get(name, 0) + 1, 10**6)
@@ -429,13 +437,13 @@ def _make_not_run_events(
     return [facts.make_event(NOT_RUN, where, common, text, moment=run.ended)]
 
 
-def name_component(ask: RunRequest) -> Component:
+def name_component(request: RunRequest) -> Component:
     """The part of the node that findings on the runs of a check and level are about."""
-    return Component(ComponentKind.NODE, ask.label.replace(" level ", "-"))
+    return Component(ComponentKind.NODE, request.label.replace(" level ", "-"))
 
 
 def _describe_run(run: Run) -> str:
     if run.preempted:
-        return f"{run.ask.label} made room for {run.preempted}"
+        return f"{run.request.label} made room for {run.preempted}"
     reason = f": {run.report.reason}" if run.report.reason else ""
-    return f"{run.ask.label}: {run.report.outcome.value}{reason}"
+    return f"{run.request.label}: {run.report.outcome.value}{reason}"

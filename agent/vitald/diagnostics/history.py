@@ -54,12 +54,12 @@ class RunHistory:
     def add_run(self, run: Run) -> None:
         self._recent.append(run)
         # A run of the schedule that was dequeued counts: it must not be queued again at once.
-        if not is_unstarted(run) or run.ask.by == SCHEDULE:
+        if not is_unstarted(run) or run.request.by == SCHEDULE:
             self._append(replace(run, raw=""))
 
-    def estimate_s(self, ask: RunRequest, default_s: float) -> float:
+    def estimate_s(self, request: RunRequest, default_s: float) -> float:
         """Duration of the last run that was completed, in seconds; else `default_s`."""
-        last = self.last_runs.get((ask.check, ask.level))
+        last = self.last_runs.get((request.check, request.level))
         if last is not None and last.report.outcome.is_verdict:
             return last.ended - last.began
         return default_s
@@ -84,9 +84,9 @@ class RunHistory:
             self._append(run)
 
     def _append(self, run: Run) -> None:
-        self._past.setdefault((run.ask.check, run.ask.level), deque(maxlen=MAX_PAST_RUNS)).append(
-            run
-        )
+        self._past.setdefault(
+            (run.request.check, run.request.level), deque(maxlen=MAX_PAST_RUNS)
+        ).append(run)
 
 
 def is_unstarted(run: Run) -> bool:

@@ -181,27 +181,27 @@ class DiagnosticsManager:
 
     # --- requests, on the event loop
 
-    def request_run(self, ask: RunRequest) -> ActiveRun:
+    def request_run(self, request: RunRequest) -> ActiveRun:
         """Queues a run as the next one. Raises Refusal."""
-        self._check_request(ask)
+        self._check_request(request)
         same = next(
             (
                 active
                 for active in self._dispatcher.active
-                if (active.ask.check, active.ask.level) == (ask.check, ask.level)
+                if (active.request.check, active.request.level) == (request.check, request.level)
             ),
             None,
         )
-        if same is not None and (same.stage is not Stage.WAITING or not is_automatic(same.ask)):
+        if same is not None and (same.stage is not Stage.WAITING or not is_automatic(same.request)):
             raise Refusal(
-                f"{ask.label} is {same.stage.value} already, requested by {same.ask.by}",
+                f"{request.label} is {same.stage.value} already, requested by {same.request.by}",
                 f"its id is {same.id}: vitald diag list",
             )
         if same is not None:
-            return self._queue.take_over(same, ask)
+            return self._queue.take_over(same, request)
         if len(self.active) >= MAX_QUEUED:
             raise Refusal("too many runs wait already", "vitald diag list shows them")
-        return self._queue.enqueue(ask, first=True)
+        return self._queue.enqueue(request, first=True)
 
     def cancel_run(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None:
         """Stops or dequeues a run; the active one if `run_id` is None. None if there is no such
@@ -244,19 +244,21 @@ class DiagnosticsManager:
         self._access.close()
         self._results.close()
 
-    def _check_request(self, ask: RunRequest) -> None:
+    def _check_request(self, request: RunRequest) -> None:
         """Raises Refusal if the run is impossible on this node, or now."""
-        check = self.checks.get(ask.check)
+        check = self.checks.get(request.check)
         if check is None:
-            raise Refusal(f"there is no check {ask.check!r}", f"there are {', '.join(self.checks)}")
-        if ask.level not in check.levels:
             raise Refusal(
-                f"{ask.check} has no level {ask.level}",
+                f"there is no check {request.check!r}", f"there are {', '.join(self.checks)}"
+            )
+        if request.level not in check.levels:
+            raise Refusal(
+                f"{request.check} has no level {request.level}",
                 f"levels: {', '.join(map(str, check.levels))}",
             )
-        if missing := self.unavailable.get(ask.check, ""):
+        if missing := self.unavailable.get(request.check, ""):
             raise Refusal(
-                f"{ask.check} cannot run here: {missing}", "vitald diag list shows what can"
+                f"{request.check} cannot run here: {missing}", "vitald diag list shows what can"
             )
         if released := self._access.describe_release():
             raise Refusal(

@@ -48,9 +48,9 @@ class OverdueRuns:
         """
         now, code = time.time(), HELD if self._owed.holds_node else OVERDUE
         overdue = {
-            (name_component(run.ask), code): run
+            (name_component(run.request), code): run
             for run in self._dispatcher.requested
-            if is_overdue(run.asked_at, now) and not (run.ask.gpus or run.ask.busy)
+            if is_overdue(run.requested_at, now) and not (run.request.gpus or run.request.busy)
         }
         standing = {
             (finding.component, finding.code)
@@ -67,8 +67,9 @@ class OverdueRuns:
         )
 
     def _make_event(self, where: Component, code: str, run: ActiveRun) -> Event:
-        since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.asked_at))
+        since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.requested_at))
         waits = f": waits for {run.waits_for}" if run.waits_for else ""
-        text = f"{run.ask.label} is owed since {since} ({run.ask.reason or run.ask.by}){waits}"
-        fields: Fields = {"level": run.ask.level, "check": run.ask.check}
+        why = run.request.reason or run.request.by
+        text = f"{run.request.label} is owed since {since} ({why}){waits}"
+        fields: Fields = {"level": run.request.level, "check": run.request.check}
         return self._facts.make_event(code, where, fields, text)

@@ -35,14 +35,14 @@ class OwedRuns:
         """The one that is owed for the longest time first."""
         return sorted(self._by_id.values(), key=lambda owed: owed.since)
 
-    def find(self, ask: RunRequest) -> OwedRun | None:
+    def find(self, request: RunRequest) -> OwedRun | None:
         """What is owed for the same request, by any requester."""
-        wanted = replace(ask, by="", reason="")
+        wanted = replace(request, by="", reason="")
         return next(
             (
                 owed
                 for owed in self._by_id.values()
-                if replace(owed.ask, by="", reason="") == wanted
+                if replace(owed.request, by="", reason="") == wanted
             ),
             None,
         )
@@ -57,7 +57,7 @@ class OwedRuns:
         """A run has ended. `cut`: it was stopped."""
         if run.report.outcome.is_verdict:
             self._by_id = {
-                owed.id: owed for owed in self._by_id.values() if not _answers(run, owed.ask)
+                owed.id: owed for owed in self._by_id.values() if not _answers(run, owed.request)
             }
             return
         owed = self._by_id.pop(run.id, None)
@@ -90,25 +90,28 @@ def is_overdue(since: float, now: float) -> bool:
     return now - since >= _DAY_S
 
 
-def is_automatic(ask: RunRequest) -> bool:
+def is_automatic(request: RunRequest) -> bool:
     """True if the schedule or a finding requested the run, not a person or a job."""
-    return ask.by == SCHEDULE or ask.by.startswith(BY_FINDING)
+    return request.by == SCHEDULE or request.by.startswith(BY_FINDING)
 
 
-def _answers(run: Run, ask: RunRequest) -> bool:
+def _answers(run: Run, request: RunRequest) -> bool:
     """Whether the verdict of a run is one for this request: a pass is one for lower levels, too."""
     return (
-        run.ask.check == ask.check
-        and (run.ask.level == ask.level or run.report.outcome is Outcome.PASS)
-        and run.ask.level >= ask.level
-        and (not run.ask.gpus or (bool(ask.gpus) and set(ask.gpus) <= set(run.ask.gpus)))
+        run.request.check == request.check
+        and (run.request.level == request.level or run.report.outcome is Outcome.PASS)
+        and run.request.level >= request.level
+        and (
+            not run.request.gpus
+            or (bool(request.gpus) and set(request.gpus) <= set(run.request.gpus))
+        )
     )
 
 
 def _read_owed(stored: Mapping[str, object]) -> OwedRun:
     return OwedRun(
         id=str(stored["id"]),
-        ask=read_request(stored["ask"]),
+        request=read_request(stored["request"]),
         since=float(str(stored["since"])),
         attempts=int(str(stored["attempts"])),
         not_before=float(str(stored["not_before"])),

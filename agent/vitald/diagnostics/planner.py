@@ -50,7 +50,8 @@ class RunPlanner:
             return ()
         moment = self._read_clocks()
         waits = {
-            (queued.ask.check, queued.ask.level): queued.waits_for for queued in self._queue.queued
+            (queued.request.check, queued.request.level): queued.waits_for
+            for queued in self._queue.queued
         }
         return tuple(
             ScheduledRun(
@@ -79,17 +80,19 @@ class RunPlanner:
                 self._request(RunRequest(check=name, level=level, by=SCHEDULE))
         findings = self._node.list_findings()
         self._queue.dequeue_resolved({finding.id for finding in findings})
-        for ask in retries.request_runs(
+        for request in retries.request_runs(
             findings, self._node.get_clears, self._history.past, self._max_level, moment.now
         ):
-            if not self._checks.unavailable.get(ask.check, "no such check"):
-                self._request(ask)
+            if not self._checks.unavailable.get(request.check, "no such check"):
+                self._request(request)
 
     def end_removed(self) -> None:
         """Ends what waits of checks that are not configured any more."""
         for run in self._dispatcher.requested:
-            check = self._checks.by_name.get(run.ask.check)
-            if run.stage is Stage.WAITING and (check is None or run.ask.level not in check.levels):
+            check = self._checks.by_name.get(run.request.check)
+            if run.stage is Stage.WAITING and (
+                check is None or run.request.level not in check.levels
+            ):
                 self._queue.dequeue(run, "the check was removed from the configuration")
 
     def describe_stopped_checks(self) -> str:
@@ -144,43 +147,45 @@ class RunPlanner:
         is held.
         """
         is_held = self._queue.owed.holds_node and is_overdue(owed.since, now)
-        if is_automatic(owed.ask) and not self._is_required(owed.ask):
+        if is_automatic(owed.request) and not self._is_required(owed.request):
             self._queue.owed.remove(owed.id)
-        elif (is_held or not is_automatic(owed.ask)) and _is_due(owed, now):
-            self._queue.enqueue(owed.ask, first=False)
+        elif (is_held or not is_automatic(owed.request)) and _is_due(owed, now):
+            self._queue.enqueue(owed.request, first=False)
 
     def _is_given_up(self, owed: OwedRun, now: float) -> bool:
         """A request of a person or a job, after a day, unless the schedule or a finding could make
         the same.
         """
-        ask = owed.ask
-        if is_automatic(ask) or not is_overdue(owed.since, now):
+        request = owed.request
+        if is_automatic(request) or not is_overdue(owed.since, now):
             return False
-        by_finding = ask.check == "dcgm" and ask.level <= self._max_level
-        repeats = by_finding or self._checks.by_name[ask.check].every_s(ask.level) > 0.0
-        return not (self._enabled and repeats) or bool(ask.gpus) or ask.busy
+        by_finding = request.check == "dcgm" and request.level <= self._max_level
+        repeats = by_finding or self._checks.by_name[request.check].every_s(request.level) > 0.0
+        return not (self._enabled and repeats) or bool(request.gpus) or request.busy
 
-    def _is_required(self, ask: RunRequest) -> bool:
+    def _is_required(self, request: RunRequest) -> bool:
         """Whether the schedule or the finding that requested an automatic run still does."""
-        if not self._enabled or self._checks.unavailable.get(ask.check):
+        if not self._enabled or self._checks.unavailable.get(request.check):
             return False
-        if ask.by == SCHEDULE:
-            return self._checks.by_name[ask.check].every_s(ask.level) > 0.0
-        return any(f"{BY_FINDING}{finding.id}" == ask.by for finding in self._node.list_findings())
+        if request.by == SCHEDULE:
+            return self._checks.by_name[request.check].every_s(request.level) > 0.0
+        return any(
+            f"{BY_FINDING}{finding.id}" == request.by for finding in self._node.list_findings()
+        )
 
-    def _request(self, ask: RunRequest) -> None:
+    def _request(self, request: RunRequest) -> None:
         """Queues the run unless it is queued or active, or more of it that can start: a run that
         needs idle devices may wait for days.
         """
         covering = [
             active
             for active in self._dispatcher.active
-            if active.ask.check == ask.check
-            and active.ask.level >= ask.level
-            and not active.ask.gpus
+            if active.request.check == request.check
+            and active.request.level >= request.level
+            and not active.request.gpus
         ]
-        if all(active.ask.level > ask.level and active.waits_for for active in covering):
-            self._queue.enqueue(ask, first=False)
+        if all(active.request.level > request.level and active.waits_for for active in covering):
+            self._queue.enqueue(request, first=False)
 
     def _due_at(self, name: str, level: int, moment: Moment) -> float:
         check = self._checks.by_name[name]

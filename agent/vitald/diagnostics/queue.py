@@ -37,38 +37,43 @@ class RunQueue:
         self._wake = wake
         self._serial = 0
 
-    def enqueue(self, ask: RunRequest, *, first: bool) -> ActiveRun:
+    def enqueue(self, request: RunRequest, *, first: bool) -> ActiveRun:
         """A request of a person or a job that is owed already keeps its requester and reason."""
         now = time.time()
-        owed = self.owed.find(ask) or OwedRun(id=self._make_id(ask, now), ask=ask, since=now)
-        if is_automatic(owed.ask):
-            owed = replace(owed, ask=ask)
+        owed = self.owed.find(request) or OwedRun(
+            id=self._make_id(request, now), request=request, since=now
+        )
+        if is_automatic(owed.request):
+            owed = replace(owed, request=request)
         self._keep_owed(owed)
         run = ActiveRun(
             id=owed.id,
-            ask=owed.ask,
-            asked_at=owed.since,
-            expected_s=self._history.estimate_s(ask, self._checks.expected_s(ask)),
+            request=owed.request,
+            requested_at=owed.since,
+            expected_s=self._history.estimate_s(request, self._checks.expected_s(request)),
         )
         self.queued.insert(0 if first else len(self.queued), run)
-        self._announce(run, ask.by)
+        self._announce(run, request.by)
         return run
 
-    def take_over(self, queued: ActiveRun, ask: RunRequest) -> ActiveRun:
+    def take_over(self, queued: ActiveRun, request: RunRequest) -> ActiveRun:
         """Makes an automatic run a person's: it keeps its id and goes first."""
-        owed = self.owed.find(ask) or OwedRun(id=queued.id, ask=ask, since=time.time())
-        self.owed.put(replace(owed, ask=ask))
+        owed = self.owed.find(request) or OwedRun(id=queued.id, request=request, since=time.time())
+        self.owed.put(replace(owed, request=request))
         self.queued.remove(queued)
-        run = replace(queued, ask=ask, asked_at=owed.since, waits_for="")
+        run = replace(queued, request=request, requested_at=owed.since, waits_for="")
         self.queued.insert(0, run)
-        self._announce(run, ask.by)
+        self._announce(run, request.by)
         return run
 
     def list_postponed(self, active: Set[str]) -> list[ActiveRun]:
         """What is owed and waits for its next attempt. `active`: ids of what is not."""
         return [
             ActiveRun(
-                id=owed.id, ask=owed.ask, asked_at=owed.since, waits_for=_describe_attempts(owed)
+                id=owed.id,
+                request=owed.request,
+                requested_at=owed.since,
+                waits_for=_describe_attempts(owed),
             )
             for owed in self.owed.list_runs()
             if owed.id not in active
@@ -80,14 +85,14 @@ class RunQueue:
         self.owed.remove(queued.id)
         now = time.time()
         report = Report(outcome=Outcome.INCONCLUSIVE, reason=reason)
-        run = Run(id=queued.id, ask=queued.ask, began=now, ended=now, report=report)
+        run = Run(id=queued.id, request=queued.request, began=now, ended=now, report=report)
         self._results.record_run(run, cut=True)
 
     def dequeue_resolved(self, open_findings: Set[int]) -> None:
         """Removes the runs that findings requested which are no longer open."""
         for queued in [*self.queued]:
-            number = queued.ask.by.removeprefix(BY_FINDING)
-            if number == queued.ask.by or not number.isdecimal():
+            number = queued.request.by.removeprefix(BY_FINDING)
+            if number == queued.request.by or not number.isdecimal():
                 continue
             if int(number) not in open_findings:
                 self.dequeue(queued, f"finding #{number} is over")
@@ -103,27 +108,27 @@ class RunQueue:
             self.queued.remove(ready)
         return ready
 
-    def _make_id(self, ask: RunRequest, now: float) -> str:
+    def _make_id(self, request: RunRequest, now: float) -> str:
         self._serial += 1
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
-        level = f"-{ask.level}" if ask.level else ""
-        return f"{stamp}-{self._serial}-{ask.check}{level}"
+        level = f"-{request.level}" if request.level else ""
+        return f"{stamp}-{self._serial}-{request.check}{level}"
 
     def _keep_owed(self, owed: OwedRun) -> None:
         """An automatic run that waits for nothing is over before it could be owed."""
-        if not is_automatic(owed.ask) or self._checks.requires_idle(owed.ask):
+        if not is_automatic(owed.request) or self._checks.requires_idle(owed.request):
             self.owed.put(owed)
 
     def _announce(self, run: ActiveRun, by: str) -> None:
         self._wake()
-        write = log.debug if self._checks.is_routine(run.ask) else log.info
+        write = log.debug if self._checks.is_routine(run.request) else log.info
         write(
             "diagnostic_asked",
             id=run.id,
-            check=run.ask.check,
-            run_level=run.ask.level,
+            check=run.request.check,
+            run_level=run.request.level,
             by=by,
-            reason=run.ask.reason,
+            reason=run.request.reason,
         )
 
 
@@ -131,6 +136,6 @@ def _describe_attempts(owed: OwedRun) -> str:
     if not owed.attempts:
         return ""
     at = ""
-    if not is_automatic(owed.ask):
+    if not is_automatic(owed.request):
         at = time.strftime(" at %H:%M UTC", time.gmtime(owed.not_before))
     return f"the next attempt{at} ({owed.attempts} so far, the last: {owed.why})"

@@ -68,9 +68,9 @@ class ResultRecorder:
 
     def _is_news(self, run: Run) -> bool:
         """Not if it is routine and has passed, or came to the same as the run before it."""
-        if not self._is_routine(run.ask):
+        if not self._is_routine(run.request):
             return True
-        former = self._history.last_runs.get((run.ask.check, run.ask.level))
+        former = self._history.last_runs.get((run.request.check, run.request.level))
         is_same = former is not None and former.report.outcome is run.report.outcome
         return not is_same and run.report.outcome is not Outcome.PASS
 

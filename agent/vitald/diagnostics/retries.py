@@ -37,16 +37,19 @@ def request_runs(
 ) -> list[RunRequest]:
     """The runs that findings require now, in the order of the findings; each level once."""
     # A run of some GPUs resolves nothing for all.
-    full = {key: [run for run in runs if not run.ask.gpus] for key, runs in past.items()}
+    full = {key: [run for run in runs if not run.request.gpus] for key, runs in past.items()}
     wanted: dict[tuple[str, int], RunRequest] = {}
     for finding in findings:
         if finding.is_simulated:
             continue
-        ask = _request_for(finding, clears(finding), full, most)
-        if ask is not None and _may_run(
-            ask, full.get((ask.check, ask.level), ()), now, soon=_is_unconfirmed(finding)
+        request = _request_for(finding, clears(finding), full, most)
+        if request is not None and _may_run(
+            request,
+            full.get((request.check, request.level), ()),
+            now,
+            soon=_is_unconfirmed(finding),
         ):
-            wanted.setdefault((ask.check, ask.level), ask)
+            wanted.setdefault((request.check, request.level), request)
     return list(wanted.values())
 
 
@@ -143,7 +146,7 @@ def _was_tested(runs: Sequence[Run], since: float) -> bool:
     return any(run.began > since and run.report.outcome.is_verdict for run in runs)
 
 
-def _may_run(ask: RunRequest, runs: Sequence[Run], now: float, *, soon: bool) -> bool:
+def _may_run(request: RunRequest, runs: Sequence[Run], now: float, *, soon: bool) -> bool:
     # Later runs are from before the clock was set back.
     runs = [run for run in runs if run.ended <= now]
     if not runs:
@@ -153,13 +156,13 @@ def _may_run(ask: RunRequest, runs: Sequence[Run], now: float, *, soon: bool) ->
         _SHORT_PERIOD_S if soon or not last.report.outcome.is_verdict else _PERIOD_S
     ):
         return False
-    fault = ask.reason.partition(": ")[2]
+    fault = request.reason.partition(": ")[2]
     same = [
         run
         for run in runs
-        if run.ask.by.startswith("finding #") and run.ask.reason.endswith(f": {fault}")
+        if run.request.by.startswith("finding #") and run.request.reason.endswith(f": {fault}")
     ]
-    loads = ask.check != _DCGM or ask.level > 1
+    loads = request.check != _DCGM or request.level > 1
     return not (
         loads
         and any(run.report.outcome.is_verdict and now - run.ended < _LOAD_PERIOD_S for run in same)

@@ -52,8 +52,8 @@ class _Execution:
     @property
     def requires_idle(self) -> bool:
         """Whether it makes room for work. By its own check: a reload may have replaced it."""
-        ask = self.active_run.ask
-        return self.check.needs_idle(ask.level) and not ask.busy
+        request = self.active_run.request
+        return self.check.needs_idle(request.level) and not request.busy
 
 
 class Runner:
@@ -92,24 +92,26 @@ class Runner:
         if execution is None:
             return None
         run = execution.active_run
-        return BegunRun(id=run.id, ask=run.ask, began=execution.began, marker=execution.marker)
+        return BegunRun(
+            id=run.id, request=run.request, began=execution.began, marker=execution.marker
+        )
 
     def start_run(self, queued: ActiveRun) -> None:
         began = time.time()
         active_run = replace(queued, stage=Stage.RUNNING, began=began, waits_for="")
         execution = self._execution = _Execution(
-            active_run, self._checks.by_name[active_run.ask.check], began
+            active_run, self._checks.by_name[active_run.request.check], began
         )
         execution.task = asyncio.create_task(
             self._perform(execution), name=f"diagnostic {active_run.id}"
         )
-        write = log.debug if self._checks.is_routine(queued.ask) else log.info
+        write = log.debug if self._checks.is_routine(queued.request) else log.info
         write(
             "diagnostic_began",
             id=active_run.id,
-            check=active_run.ask.check,
-            run_level=active_run.ask.level,
-            by=active_run.ask.by,
+            check=active_run.request.check,
+            run_level=active_run.request.level,
+            by=active_run.request.by,
         )
 
     def cancel_run(self, run_id: str | None, reason: str) -> ActiveRun | None:
@@ -169,7 +171,7 @@ class Runner:
             )
         run = Run(
             id=active_run.id,
-            ask=active_run.ask,
+            request=active_run.request,
             began=execution.began,
             ended=time.time(),
             report=report,
@@ -186,14 +188,14 @@ class Runner:
 
     async def _produce_report(self, execution: _Execution) -> Report:
         """What the check reports; sets `cut` if the task was cancelled."""
-        ask = execution.active_run.ask
+        request = execution.active_run.request
         watch = asyncio.create_task(self._watch_for_work()) if execution.requires_idle else None
         try:
             await self._store()
-            report = await execution.check.run_check(ask, partial(self._execute, execution))
+            report = await execution.check.run_check(request, partial(self._execute, execution))
             if not execution.check.covers_gpus:
                 return report
-            return require_coverage(ask, report, self._node, await self._node.read_pci())
+            return require_coverage(request, report, self._node, await self._node.read_pci())
         except asyncio.CancelledError:  # by `shut_down` only
             execution.cut = True
             execution.stop_reason = execution.stop_reason or DAEMON_STOPPED

@@ -102,7 +102,9 @@ class Schedule:
         known = [
             run
             for run in runs
-            if run.ask.check == plan.check and not run.ask.gpus and since <= run.began <= until
+            if run.request.check == plan.check
+            and not run.request.gpus
+            and since <= run.began <= until
         ]
         last = max(
             (run for run in known if fills_slot(run, plan.level)),
@@ -112,7 +114,7 @@ class Schedule:
         tries = [
             run
             for run in known
-            if run.ask.level == plan.level
+            if run.request.level == plan.level
             and wants_retry(run)
             and (last is None or run.began > last.began)
         ]
@@ -166,7 +168,7 @@ def was_prevented(run: Run) -> bool:
 
 def wants_retry(run: Run) -> bool:
     """Whether the schedule requested it and should retry soon."""
-    return run.ask.by == SCHEDULE and was_prevented(run)
+    return run.request.by == SCHEDULE and was_prevented(run)
 
 
 def fills_slot(run: Run, level: int) -> bool:
@@ -175,11 +177,11 @@ def fills_slot(run: Run, level: int) -> bool:
     """
     if run.preempted:
         return False
-    if run.ask.level > level:
+    if run.request.level > level:
         return run.report.outcome is Outcome.PASS
-    if run.ask.level < level:
+    if run.request.level < level:
         return False
-    return run.report.outcome.is_conclusive or (run.ask.by == SCHEDULE and not wants_retry(run))
+    return run.report.outcome.is_conclusive or (run.request.by == SCHEDULE and not wants_retry(run))
 
 
 def _next_try(tries: list[Run], slots: Slots, until: float) -> float:

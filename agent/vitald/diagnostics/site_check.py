@@ -52,8 +52,8 @@ class SiteCheck:
         del level
         return 1.0
 
-    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
-        del ask  # its GPUs are not tested
+    async def run_check(self, request: RunRequest, execute: Execute) -> Report:
+        del request  # its GPUs are not tested
         codes = self.settings.exit_codes
         # A program that hangs in the kernel must not be joined by one more at every period.
         self._left = tuple(filter(is_running, self._left))

@@ -47,13 +47,13 @@ _LOOPBACK = {
 def format_summary(run: Run) -> str:
     """The DCGM summary line; empty for other checks, and for a run without a verdict."""
     report = run.report
-    if run.ask.check != "dcgm" or not report.outcome.is_verdict:
+    if run.request.check != "dcgm" or not report.outcome.is_verdict:
         return ""
     devices = " ".join(map(_clean_word, report.device_ids))
     version, driver = _clean_word(report.dcgm_version), _clean_word(report.driver_version)
     replacement = _format_flag(report.replacement_required)
     return (
-        f"DCGM diagnostic health summary: dcgmCheckLevel: {run.ask.level} dcgmVersion:"
+        f"DCGM diagnostic health summary: dcgmCheckLevel: {run.request.level} dcgmVersion:"
         f" {version} gpuDriverVersion: {driver},"
         f" gpuDeviceIds: [{devices}] replacementRequired: {replacement}"
         f" rebootRequired:{_format_flag(report.reboot_required)}"
@@ -154,7 +154,7 @@ def _list_loopback(run: Run) -> Iterable[tuple[str, str]]:
     """An adapter each, by its name: with its figures, or where there are none with what was
     found.
     """
-    if run.ask.check != "efa_loopback":
+    if run.request.check != "efa_loopback":
         return
     by_device: dict[str, dict[str, Measure]] = {}
     for measure in run.report.measures:
@@ -185,7 +185,7 @@ def _is_faulty(run: Run) -> bool:
     expects. What must be found twice was.
     """
     report = run.report
-    slow = run.ask.check in _LINKS and any(map(_is_missed, report.measures))
+    slow = run.request.check in _LINKS and any(map(_is_missed, report.measures))
     return report.replacement_required or (slow and _is_certain(run))
 
 
@@ -222,7 +222,7 @@ def _format_value(value: float) -> str:
 
 
 def _get_title(run: Run) -> str:
-    return f"{run.ask.label} check"
+    return f"{run.request.label} check"
 
 
 def _get_reason(run: Run) -> str:

@@ -116,8 +116,8 @@ def _make_run(
     busy: bool,
     **columns: Any,
 ) -> Run:
-    ask = RunRequest(check=kind, level=level, gpus=gpus, by=requester, reason=reason, busy=busy)
-    return Run(ask=ask, **columns)
+    request = RunRequest(check=kind, level=level, gpus=gpus, by=requester, reason=reason, busy=busy)
+    return Run(request=request, **columns)
 
 
 def _collect_members(members: Iterable[Member]) -> tuple[Member, ...]:
@@ -310,12 +310,12 @@ RUNS = Table(
     _make_run,
     {
         "id": NAME,
-        "kind": NAME.of("ask.check"),
-        "level": COUNT.of("ask.level"),
-        "gpus": json_of(list_of(COUNT)).of("ask.gpus"),
-        "requester": TEXT.of("ask.by"),
-        "reason": TEXT.of("ask.reason"),
-        "busy": FLAG.of("ask.busy"),
+        "kind": NAME.of("request.check"),
+        "level": COUNT.of("request.level"),
+        "gpus": json_of(list_of(COUNT)).of("request.gpus"),
+        "requester": TEXT.of("request.by"),
+        "reason": TEXT.of("request.reason"),
+        "busy": FLAG.of("request.busy"),
         "began": TIME,
         "ended": TIME,
         "exit_code": optional(WHOLE),

@@ -47,7 +47,7 @@ class RunTally:
         self.ended: dict[tuple[str, int, str], Count] = {}
 
     def count_run(self, run: Run) -> None:
-        key = run.ask.check, run.ask.level, name_outcome(run)
+        key = run.request.check, run.request.level, name_outcome(run)
         self.ended.setdefault(key, Count(time.time())).number += 1
 
 
@@ -89,7 +89,7 @@ def collect_current(shown: DiagnosticsView) -> Iterator[Metric]:
     waiting = _make_gauge(
         "waiting", "1 while a requested diagnostic waits for its turn, or for idle devices."
     )
-    stages = {(run.ask.check, run.ask.level): run.stage for run in reversed(shown.active)}
+    stages = {(run.request.check, run.request.level): run.stage for run in reversed(shown.active)}
     for name, check in shown.checks.items():
         for level in check.levels:
             stage = stages.get((name, level))
@@ -103,10 +103,10 @@ def collect_current(shown: DiagnosticsView) -> Iterator[Metric]:
     )
     since: dict[tuple[str, int], float] = {}
     for run in shown.active:
-        key = (run.ask.check, run.ask.level)
-        since[key] = min(run.asked_at, since.get(key, run.asked_at))
-    for (name, level), asked_at in since.items():
-        owed.add_metric([name, str(level)], asked_at)
+        key = (run.request.check, run.request.level)
+        since[key] = min(run.requested_at, since.get(key, run.requested_at))
+    for (name, level), requested_at in since.items():
+        owed.add_metric([name, str(level)], requested_at)
     yield owed
     due = _make_gauge(
         "next_timestamp_seconds", "When the schedule runs a diagnostic next. Past: it waits."
@@ -130,7 +130,7 @@ def _collect_tests(runs: Iterable[Run]) -> Metric:
                 if test.gpus
                 else [("", test.status)]
             ):
-                key = (run.ask.check, str(run.ask.level), _clean_name(test.name), gpu)
+                key = (run.request.check, str(run.request.level), _clean_name(test.name), gpu)
                 known = _STATUSES.get(status.strip().lower(), "other")
                 # Of two tests with the same name, the one that did not pass.
                 statuses[key] = statuses.get(key, known) if known in _FINE else known
@@ -155,7 +155,7 @@ def _collect_measures(runs: Iterable[Run]) -> Iterator[Metric]:
     latest: dict[tuple[str, str, str], Measure] = {}
     for run in sorted(runs, key=lambda run: run.ended):
         latest |= {
-            (run.ask.check, _clean_name(measure.name), _clean_name(measure.device)): measure
+            (run.request.check, _clean_name(measure.name), _clean_name(measure.device)): measure
             for measure in run.report.measures
             if math.isfinite(measure.value)
         }

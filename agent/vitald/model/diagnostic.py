@@ -152,7 +152,7 @@ class Run:
     """A finished run. `id` is unique on the node, and contains the time at which it began."""
 
     id: str
-    ask: RunRequest
+    request: RunRequest
     began: float
     ended: float
     report: Report
@@ -184,8 +184,8 @@ class ActiveRun:
     """A requested run that has not ended. Times in seconds since the epoch."""
 
     id: str
-    ask: RunRequest
-    asked_at: float
+    request: RunRequest
+    requested_at: float
     stage: Stage = Stage.WAITING
     began: float | None = None
     expected_s: float = 0.0
@@ -198,7 +198,7 @@ class OwedRun:
     """A requested run without a verdict so far. Times in seconds since the epoch."""
 
     id: str  # of its next run
-    ask: RunRequest
+    request: RunRequest
     since: float
     attempts: int = 0  # that were stopped, or could not run for a temporary reason
     not_before: float = 0.0  # when the next one may start

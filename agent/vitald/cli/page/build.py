@@ -182,11 +182,11 @@ def _list_diagnostics(
 ) -> tuple[Row, ...] | None:
     if outline is None:
         return None
-    going = (_build_going(run, now) for run in outline["active"])
-    return (*going, *(_build_run(run, now) for run in outline["last"]))
+    active = (_build_active(run, now) for run in outline["active"])
+    return (*active, *(_build_run(run, now) for run in outline["last"]))
 
 
-def _build_going(run: schema.ActiveDiagnostic, now: datetime) -> Row:
+def _build_active(run: schema.ActiveDiagnostic, now: datetime) -> Row:
     return Row(
         _name_run(run),
         Tone.NOTE,

@@ -87,7 +87,7 @@ class DcgmCheck:
             level, settings.deadline_4_s
         )
 
-    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, request: RunRequest, execute: Execute) -> Report:
         program = (
             await asyncio.to_thread(tool.find_program, self._settings.program)
             or self._settings.program
@@ -111,8 +111,8 @@ class DcgmCheck:
                 faults=faults,
                 dcgm_version=presentable(version),
             )
-        output = await execute(self._build_command(program, ask, version))
-        report = await asyncio.to_thread(self._read_output, ask, output)
+        output = await execute(self._build_command(program, request, version))
+        report = await asyncio.to_thread(self._read_output, request, output)
         return replace(
             report,
             dcgm_version=report.dcgm_version or presentable(version),
@@ -132,11 +132,11 @@ class DcgmCheck:
         self._version = (fingerprint, version)
         return version, None
 
-    def _build_command(self, program: str, ask: RunRequest, version: str) -> Command:
-        deadline_s = self.deadline_s(ask.level)
-        argv = [program, "diag", "-r", str(ask.level), "-j"]
-        if ask.gpus:
-            argv += ["-i", ",".join(map(str, sorted(ask.gpus)))]
+    def _build_command(self, program: str, request: RunRequest, version: str) -> Command:
+        deadline_s = self.deadline_s(request.level)
+        argv = [program, "diag", "-r", str(request.level), "-j"]
+        if request.gpus:
+            argv += ["-i", ",".join(map(str, sorted(request.gpus)))]
         known = parse_version(version)
         if known >= _TIMEOUT_SINCE:
             argv += ["-t", str(max(1, int(deadline_s - min(60.0, 0.05 * deadline_s))))]
@@ -144,7 +144,7 @@ class DcgmCheck:
             argv.append("--enable-heartbeat")
         return Command(argv=tuple(argv), deadline_s=deadline_s, grace_s=GRACE_S)
 
-    def _read_output(self, ask: RunRequest, output: Output) -> Report:
+    def _read_output(self, request: RunRequest, output: Output) -> Report:
         """Runs in a thread, because the output may be large."""
         if output.ended is ProgramEnd.NOT_STARTED:
             return _report_not_run(output)
@@ -154,9 +154,9 @@ class DcgmCheck:
             output.stdout,
             self._meanings,
             exit_code=output.exit_code,
-            level=ask.level,
+            level=request.level,
             stderr=output.stderr,
-            gpus=ask.gpus,
+            gpus=request.gpus,
         )
         if (
             output.ended in (ProgramEnd.DEADLINE, ProgramEnd.CANCELLED)

@@ -380,7 +380,7 @@ class DcgmHealthCheck:
         del level
         return 2.0
 
-    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, request: RunRequest, execute: Execute) -> Report:
         if self._set_at is None:
             return await self._set_watches(execute, "DCGM's watches were set just now")
         engine = await execute(self._build_command(*answers.LIST_GPUS))
@@ -411,21 +411,23 @@ class DcgmHealthCheck:
         traits = BoardTraits()
         if answer.complaints:
             traits = await asyncio.to_thread(inspect_board, self._sysfs, self._machine)
-        report = self._restrict_report(judge_answer(answer, traits), ask, output)
+        report = self._restrict_report(judge_answer(answer, traits), request, output)
         return _add_watched_gpus(report, answers.list_addresses(engine.stdout))
 
-    def _restrict_report(self, report: Report, ask: RunRequest, output: Output) -> Report:
+    def _restrict_report(self, report: Report, request: RunRequest, output: Output) -> Report:
         """Keep only the requested GPUs, and report no pass if the command itself failed."""
         measures = (
             Measure(name="answer_seconds", value=output.seconds, maximum=self._settings.deadline_s),
         )
         outcome, reason, faults = report.outcome, report.reason, report.faults
-        if ask.gpus:
-            faults = tuple(fault for fault in faults if fault.gpu is None or fault.gpu in ask.gpus)
+        if request.gpus:
+            faults = tuple(
+                fault for fault in faults if fault.gpu is None or fault.gpu in request.gpus
+            )
             if outcome is Outcome.FAIL and not faults:
                 outcome, reason = (
                     Outcome.PASS,
-                    f"of others than GPU {', '.join(map(str, ask.gpus))}: {reason}",
+                    f"of others than GPU {', '.join(map(str, request.gpus))}: {reason}",
                 )
         if outcome is Outcome.PASS and output.exit_code != 0:
             outcome, reason = (

@@ -217,8 +217,8 @@ class EfaLoopbackCheck(BandwidthCheck):
         except OSError:
             return self._expected_s
 
-    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
-        del ask  # its GPUs are not tested
+    async def run_check(self, request: RunRequest, execute: Execute) -> Report:
+        del request  # its GPUs are not tested
         try:
             adapters = await asyncio.to_thread(self._list_adapters)
         except OSError as error:

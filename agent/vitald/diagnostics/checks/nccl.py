@@ -349,11 +349,11 @@ class NcclCheck(BandwidthCheck):
         count, error = tool.count_gpus(self._sysfs)
         return error or _explain_too_few(count)
 
-    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, request: RunRequest, execute: Execute) -> Report:
         count, error = await asyncio.to_thread(tool.count_gpus, self._sysfs)
         if error:
             return tool.report_error(error)
-        gpus = tuple(sorted(set(ask.gpus)))
+        gpus = tuple(sorted(set(request.gpus)))
         count = len(gpus) or count
         if reason := _explain_too_few(count):
             return Report(outcome=Outcome.NOT_APPLICABLE, reason=reason)

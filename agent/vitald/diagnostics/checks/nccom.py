@@ -212,8 +212,8 @@ class NccomCheck(BandwidthCheck):
             return f"{PROGRAM} needs two cores, the driver shows {cores.physical}"
         return ""
 
-    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
-        del ask
+    async def run_check(self, request: RunRequest, execute: Execute) -> Report:
+        del request
         try:
             cores = await asyncio.to_thread(count_cores, self._sysfs)
         except OSError as error:

@@ -79,7 +79,7 @@ class DiagnosticsControl(DiagnosticsView, Protocol):
     """
 
     def find_gpu_number(self, gpu: Component) -> int | None: ...
-    def request_run(self, ask: RunRequest) -> ActiveRun: ...
+    def request_run(self, request: RunRequest) -> ActiveRun: ...
     async def store_requests(self) -> None: ...
     def cancel_run(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None: ...
 
@@ -141,8 +141,8 @@ class DiagnosticRoutes:
         found = await self._read_ledger(lambda: self._read_run(id_)) if _ID.fullmatch(id_) else None
         if found is not None:
             return serialize_full_run(found)
-        going_on = next((run for run in self._diagnostics.active if run.id == id_), None)
-        if going_on is not None:
+        active = next((run for run in self._diagnostics.active if run.id == id_), None)
+        if active is not None:
             raise RequestRefused(
                 404, f"run {id_} has not ended", "/v1/diagnostics shows how far it is"
             )
@@ -288,9 +288,9 @@ def serialize_scheduled(scheduled: ScheduledRun) -> schema.ScheduledDiagnostic:
 def serialize_active(run: ActiveRun) -> schema.ActiveDiagnostic:
     """`elapsed` is 0 while it waits."""
     return {
-        **_serialize_request(run.id, run.ask),
+        **_serialize_request(run.id, run.request),
         "stage": run.stage.value,
-        "requestedAt": serialize.format_moment(run.asked_at),
+        "requestedAt": serialize.format_moment(run.requested_at),
         "began": serialize.format_moment(run.began),
         "elapsed": round(max(0.0, time.time() - run.began), 3) if run.began is not None else 0.0,
         "expected": run.expected_s,
@@ -302,7 +302,7 @@ def serialize_active(run: ActiveRun) -> schema.ActiveDiagnostic:
 def serialize_run(run: Run) -> schema.DiagnosticRun:
     report = run.report
     return {
-        **_serialize_request(run.id, run.ask),
+        **_serialize_request(run.id, run.request),
         "began": serialize.format_moment(run.began),
         "ended": serialize.format_moment(run.ended),
         "seconds": round(max(0.0, run.ended - run.began), 3),
@@ -333,14 +333,14 @@ def serialize_full_run(run: Run) -> schema.DiagnosticRunInFull:
     }
 
 
-def _serialize_request(id_: str, ask: RunRequest) -> schema.DiagnosticRequest:
+def _serialize_request(id_: str, request: RunRequest) -> schema.DiagnosticRequest:
     return {
         "id": id_,
-        "check": ask.check,
-        "level": ask.level,
-        "gpus": list(ask.gpus),
-        "by": ask.by,
-        "reason": ask.reason,
+        "check": request.check,
+        "level": request.level,
+        "gpus": list(request.gpus),
+        "by": request.by,
+        "reason": request.reason,
     }
 
 

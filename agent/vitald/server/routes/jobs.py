@@ -59,7 +59,7 @@ class JobDiagnostics(Protocol):
 
     async def begin_job(self, job: str) -> None: ...
     def end_job(self, job: str) -> None: ...
-    def request_run(self, ask: RunRequest) -> ActiveRun: ...
+    def request_run(self, request: RunRequest) -> ActiveRun: ...
     async def store_requests(self) -> None: ...
 
 
@@ -190,7 +190,7 @@ class JobRoutes:
         try:
             if self._diagnostics is None:
                 raise Refusal("diagnostics are not run on this node")
-            going = self._diagnostics.request_run(
+            active = self._diagnostics.request_run(
                 RunRequest(
                     check="dcgm", level=_LEVEL, by=f"job {job.id}", reason=f"{job.name} {why}"
                 )
@@ -198,7 +198,7 @@ class JobRoutes:
             await self._diagnostics.store_requests()
         except Refusal as refusal:
             return {"requested": False, "id": None, "why": str(refusal)}
-        return {"requested": True, "id": going.id, "why": going.ask.reason}
+        return {"requested": True, "id": active.id, "why": active.request.reason}
 
     async def _store_event(self, code: str, job: Job, text: str) -> None:
         fields: dict[str, Value] = {"job": job.id, "user": job.user, "uid": job.uid}
