@@ -83,11 +83,10 @@ def require_coverage(
 
 def _describe_untested(request: RunRequest, report: Report, places: DeviceLookup) -> str:
     """Which GPUs the run left out; "" if it tested all."""
-    requested = request.gpus
-    # By the node's own numbers: the program may have numbered its GPUs in another way.
-    wanted = (
-        _drop_unknown(map(places.find_gpu, requested)) if requested else places.list_testable_gpus()
-    )
+    wanted = places.list_testable_gpus()
+    if request.gpus:
+        # By the node's own numbers: the program may have numbered its GPUs in another way.
+        wanted = _drop_unknown(map(places.find_gpu, request.gpus))
     named, many = _list_named(report), len(report.device_ids)
     if not wanted:
         return ""
