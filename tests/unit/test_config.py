@@ -523,6 +523,22 @@ def test_a_number_without_end_names_the_file(tmp_path: Path) -> None:
         load_config(path)
 
 
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ("recovery", "reboot"),
+        ("recovery", "drain"),
+        ("kubernetes", "exec"),
+        ("checks.a", "run"),
+        ("notify.a", "command"),
+    ],
+)
+@pytest.mark.parametrize("value", ['["/a\\u0000"]', '["/a", "b\\u0000"]', '["a/b"]', "[1]", '"/a"'])
+def test_a_command_that_cannot_be_run_is_refused(section: str, key: str, value: str) -> None:
+    (error,) = mistakes(f"[{section}]\n{key} = {value}\n")
+    assert error.startswith(f"c.toml:2: [{section}] {key}: ")
+
+
 # --- reload
 
 

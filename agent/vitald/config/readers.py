@@ -58,6 +58,20 @@ def read_program(value: object) -> str:
     return program
 
 
+def read_command(
+    value: object,
+    expected: str = "a list of the absolute path of a program and its arguments",
+    *,
+    is_searched: bool = False,
+) -> tuple[str, ...]:
+    """A program and its arguments, which no shell reads. `is_searched`: a bare name will do."""
+    words = read_texts(value, expected)
+    is_named = bool(words) and (is_searched or words[0].startswith("/"))
+    if not is_named or "\0" in "".join(words):
+        raise Unexpected(expected, value)
+    return (read_program(words[0]), *words[1:])
+
+
 def read_table(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise Unexpected("a table", value)

@@ -19,7 +19,7 @@ from vitald.checking import (
     read_texts,
 )
 from vitald.config.errors import FileReport
-from vitald.config.readers import read_path, read_period, read_program
+from vitald.config.readers import read_command, read_path, read_period, read_program
 from vitald.config.section import Section, SectionGroup, TakesEffect, duration, setting
 from vitald.config.values import Config
 
@@ -223,12 +223,11 @@ def _read_exit_codes(value: object) -> ExitCodes:
     return ExitCodes(listed=listed, **rest)
 
 
-def _read_command(value: object) -> tuple[str, ...]:
-    expected = 'a program and its arguments, such as ["/usr/bin/mountpoint", "-q", "/scratch"]'
-    words = read_texts(value, expected)
-    if not words or "\0" in "".join(words):
-        raise Unexpected(expected, value)
-    return (read_program(words[0]), *words[1:])
+_read_command = partial(
+    read_command,
+    expected='a program and its arguments, such as ["/usr/bin/mountpoint", "-q", "/scratch"]',
+    is_searched=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 from vitald.checking import Unexpected, read_match
 from vitald.config.readers import (
     one_of,
+    read_command,
     read_count,
     read_path,
     read_period,
-    read_program,
 )
 from vitald.config.section import Section, TakesEffect, duration, setting
 
@@ -47,16 +47,8 @@ def _method_of(*words: str) -> Callable[[object], Method]:
 
 
 def _read_command(value: object) -> Method:
-    argv = value if isinstance(value, list) else []
-    if (
-        not argv
-        or not argv[0]
-        or not all(isinstance(part, str) and "\0" not in part for part in argv)
-    ):
-        expected = 'a list of a program and its arguments, such as ["systemctl", "reboot"]'
-        raise Unexpected(expected, value)
-    read_program(argv[0])
-    return Method(argv=tuple(argv))
+    expected = 'a list of a program and its arguments, such as ["systemctl", "reboot"]'
+    return Method(argv=read_command(value, expected, is_searched=True))
 
 
 @dataclass(frozen=True, slots=True)

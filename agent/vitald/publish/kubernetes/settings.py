@@ -10,7 +10,7 @@ from pathlib import Path
 from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag, read_match
 from vitald.config.errors import FileReport
-from vitald.config.readers import one_of, read_names, read_path
+from vitald.config.readers import one_of, read_command, read_names, read_path
 from vitald.config.section import Section, TakesEffect, duration, setting
 from vitald.config.values import Config
 from vitald.recovery.settings import RecoverySettings
@@ -78,13 +78,6 @@ def _read_condition_sets(value: object) -> tuple[str, ...]:
     return names
 
 
-def _read_program(value: object) -> tuple[str, ...]:
-    argv = read_names(value)
-    if argv and not argv[0].startswith("/"):
-        raise Unexpected("a list of the absolute path of a program and its arguments", value)
-    return argv
-
-
 def _read_heartbeat(value: object) -> float:
     seconds = tomlfile.parse_duration(value)
     if seconds < 60.0:
@@ -117,7 +110,7 @@ class KubernetesSettings:
     client_key: Path | None = setting(None, read_path, "File of its key.")
     exec: tuple[str, ...] = setting(
         (),
-        _read_program,
+        lambda value: () if value == [] else read_command(value),
         "A credential plugin and its arguments (client.authentication.k8s.io/v1), as a kubeconfig"
         " names it.",
     )

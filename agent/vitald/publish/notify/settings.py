@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag
 from vitald.config.errors import FileReport
-from vitald.config.readers import one_of, read_names, read_path, read_period
+from vitald.config.readers import one_of, read_command, read_path, read_period
 from vitald.config.section import SectionGroup, TakesEffect, duration, setting
 from vitald.config.values import Config
 from vitald.model import Action
@@ -73,13 +73,6 @@ def _read_changes(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or any(each not in CHANGES for each in value):
         raise Unexpected(f"a list of {', '.join(CHANGES)}", value)
     return tuple(str(each) for each in value)
-
-
-def _read_command(value: object) -> tuple[str, ...]:
-    argv = read_names(value)
-    if not argv or not argv[0].startswith("/") or any("\0" in argument for argument in argv):
-        raise Unexpected("a list of the absolute path of a program and its arguments", value)
-    return argv
 
 
 def _read_timeout(value: object) -> float:
@@ -161,7 +154,7 @@ class NotifySettings:
     )
     command: tuple[str, ...] = setting(
         (),
-        _read_command,
+        read_command,
         "Program and its arguments, for exec: it gets the notification as JSON on standard input.",
     )
     ca: Path | None = setting(
