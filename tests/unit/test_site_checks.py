@@ -232,7 +232,7 @@ def test_the_keys_of_a_check() -> None:
         ('\n[checks.a]\nrnu = ["true"]\nrun = ["true"]\n', "c.toml:3: [checks.a] rnu: unknown key"),
         (
             '[checks.a]\nrun = ["true"]\nevery = "10s"\n',
-            "c.toml:3: [checks.a] every: at least 60 s",
+            "c.toml:3: [checks.a] every: expected at least 60 s",
         ),
         (
             '[checks.a]\nrun = ["true"]\nexit_codes = "nagois"\n',

@@ -4,6 +4,7 @@ Readers of values: from what TOML gives to what the code uses. Each raises Value
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -29,17 +30,41 @@ def one_of(*words: str) -> Callable[[object], str]:
     return partial(read_choice, known=words)
 
 
+def some_of(*words: str, least: int = 0) -> Callable[[object], tuple[str, ...]]:
+    """A reader of a list of at least so many of these words."""
+
+    def read(value: object) -> tuple[str, ...]:
+        expected = f"a list of {', '.join(words)}"
+        chosen = read_texts(value, expected)
+        if len(chosen) < least or not set(chosen).issubset(words):
+            raise Unexpected(expected, value)
+        return tuple(chosen)
+
+    return read
+
+
 def read_period(value: object) -> float:
     """Seconds; 0 for "off"."""
     return 0.0 if value == "off" else tomlfile.parse_duration(value)
 
 
-def read_poll_period(value: object) -> float:
-    """Seconds between polls, or for one: not so few that polling is all that is done."""
-    seconds = tomlfile.parse_duration(value)
-    if seconds < MIN_PERIOD_S:
-        raise ValueError(f"at least {MIN_PERIOD_S:g} s")
-    return seconds
+def period_within(
+    least_s: float, most_s: float, expected: str, *, may_be_off: bool = False
+) -> Callable[[object], float]:
+    """A reader of seconds within limits, which 0 for "off" need not be."""
+
+    def read(value: object) -> float:
+        seconds = read_period(value) if may_be_off else tomlfile.parse_duration(value)
+        is_off = may_be_off and seconds == 0.0
+        if not is_off and not least_s <= seconds <= most_s:
+            raise Unexpected(expected, value)
+        return seconds
+
+    return read
+
+
+# Between polls, or for one: not so few that polling is all that is done
+read_poll_period = period_within(MIN_PERIOD_S, math.inf, f"at least {MIN_PERIOD_S:g} s")
 
 
 def read_names(value: object) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,20 +20,19 @@ from vitald.checking import (
     read_texts,
 )
 from vitald.config.errors import FileReport
-from vitald.config.readers import read_command, read_path, read_period, read_program
+from vitald.config.readers import (
+    one_of,
+    period_within,
+    read_command,
+    read_path,
+    read_period,
+    read_program,
+)
 from vitald.config.section import Section, SectionGroup, TakesEffect, duration, setting
 from vitald.config.values import Config
 
 _read_figure = partial(read_number, least=0, most=1e6, expected="a number from 0 to 1000000")
-_LEAST_RUN_S = 60.0
-
-
-def _read_schedule(value: object) -> float:
-    """Seconds between runs; 0 for "off"."""
-    seconds = read_period(value)
-    if 0.0 < seconds < _LEAST_RUN_S:
-        raise ValueError(f"at least {_LEAST_RUN_S:g} s, or off")
-    return seconds
+_read_schedule = period_within(60.0, math.inf, 'at least 60 s, or "off"', may_be_off=True)
 
 
 def _read_level(value: object) -> int:
@@ -64,7 +64,7 @@ class DiagnosticsSettings:
     )
     overdue: str = setting(
         "report",
-        partial(read_choice, known=("report", "drain")),
+        one_of("report", "drain"),
         'What follows if a run is owed for a day: "report" opens diagnostic/overdue, "drain" opens'
         " diagnostic/held, which makes the node unfit for work until the run has ended.",
         reload=True,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vitald import tomlfile
-from vitald.checking import Unexpected, read_flag, read_match
+from vitald.checking import read_flag, read_match
 from vitald.config.errors import FileReport
-from vitald.config.readers import one_of, read_command, read_names, read_path
+from vitald.config.readers import one_of, period_within, read_command, read_path, some_of
 from vitald.config.section import Section, TakesEffect, duration, setting
 from vitald.config.values import Config
 from vitald.recovery.settings import RecoverySettings
@@ -68,21 +68,7 @@ read_node_name = partial(read_match, pattern=_NODE, expected="the name of a Node
 _read_server = partial(
     read_match, pattern=_SERVER, expected='an address such as "https://10.0.0.1:6443"'
 )
-
-
-def _read_condition_sets(value: object) -> tuple[str, ...]:
-    names = read_names(value)
-    for name in names:
-        if name not in CONDITION_SETS:
-            raise Unexpected(f"a list of {', '.join(CONDITION_SETS)}", name)
-    return names
-
-
-def _read_heartbeat(value: object) -> float:
-    seconds = tomlfile.parse_duration(value)
-    if seconds < 60.0:
-        raise Unexpected("at least 60s", value)
-    return seconds
+_read_heartbeat = period_within(60.0, math.inf, "at least 60s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +112,7 @@ class KubernetesSettings:
     )
     conditions: tuple[str, ...] = setting(
         ("own",),
-        _read_condition_sets,
+        some_of(*CONDITION_SETS),
         '"own": PREFIX/Healthy, PREFIX/RebootRequired, PREFIX/ReplacementRequired. "eks", "npd",'
         ' "hyperpod": what the repair controllers of EKS, GKE or SageMaker HyperPod read.',
     )

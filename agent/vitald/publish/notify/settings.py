@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vitald import tomlfile
-from vitald.checking import Unexpected, read_flag
+from vitald.checking import read_flag
 from vitald.config.errors import FileReport
-from vitald.config.readers import one_of, read_command, read_path, read_period
+from vitald.config.readers import one_of, period_within, read_command, read_path, some_of
 from vitald.config.section import SectionGroup, TakesEffect, duration, setting
 from vitald.config.values import Config
 from vitald.model import Action
@@ -22,7 +21,6 @@ from vitald.model import Action
 MAX_RECEIVERS = 8  # with all other sinks, no more than the daemon takes reports of
 CHANGES = ("opened", "escalated", "cleared", "flags")
 _MAX_URLS, _MAX_URL, _MAX_LABEL = 8, 2048, 63
-_LEAST_TIMEOUT_S, _MOST_TIMEOUT_S, _MOST_WAIT_S = 1.0, 60.0, 3600.0
 _LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1")
 
 
@@ -69,24 +67,8 @@ def _read_urls(value: object) -> tuple[str, ...]:
     return tuple(read_url(each) for each in values)
 
 
-def _read_changes(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value or any(each not in CHANGES for each in value):
-        raise Unexpected(f"a list of {', '.join(CHANGES)}", value)
-    return tuple(str(each) for each in value)
-
-
-def _read_timeout(value: object) -> float:
-    seconds = tomlfile.parse_duration(value)
-    if not _LEAST_TIMEOUT_S <= seconds <= _MOST_TIMEOUT_S:
-        raise Unexpected("from 1s to 60s", value)
-    return seconds
-
-
-def _read_wait(value: object) -> float:
-    seconds = read_period(value)
-    if seconds > _MOST_WAIT_S:
-        raise Unexpected('at most 1h, or "off"', value)
-    return seconds
+_read_timeout = period_within(1.0, 60.0, "from 1s to 60s")
+_read_wait = period_within(0.0, 3600.0, 'at most 1h, or "off"', may_be_off=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +99,7 @@ class NotifySettings:
     )
     on: tuple[str, ...] = setting(
         CHANGES,
-        _read_changes,
+        some_of(*CHANGES, least=1),
         "Which changes are sent. flags: the node's status, or whether a reboot or replacement is"
         " required or due.",
     )
