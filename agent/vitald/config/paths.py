@@ -16,8 +16,8 @@ def is_root() -> bool:
     return os.geteuid() == 0
 
 
-def _given(name: str) -> Path | None:
-    """The first folder that systemd made for the service."""
+def find_service_folder(name: str) -> Path | None:
+    """The first folder that systemd made for the service, by the variable that names it."""
     first = os.environ.get(name, "").partition(":")[0]
     return Path(first) if first.startswith("/") else None
 
@@ -26,7 +26,7 @@ def default_runtime() -> Path:
     """What systemd gives (`RuntimeDirectory=`), else `/run/vitald`; for a user, a folder in
     `$XDG_RUNTIME_DIR`.
     """
-    if (given := _given("RUNTIME_DIRECTORY")) is not None:
+    if (given := find_service_folder("RUNTIME_DIRECTORY")) is not None:
         return given
     if is_root():
         return Path("/run/vitald")
@@ -39,7 +39,7 @@ def default_state() -> Path:
     """What systemd gives (`StateDirectory=`), else `/var/lib/vitald`; for a user, a folder in
     `$XDG_STATE_HOME`.
     """
-    if (given := _given("STATE_DIRECTORY")) is not None:
+    if (given := find_service_folder("STATE_DIRECTORY")) is not None:
         return given
     if is_root():
         return Path("/var/lib/vitald")

@@ -49,7 +49,7 @@ def read_period(value: object) -> float:
 
 
 def period_within(
-    least_s: float, most_s: float, expected: str, *, may_be_off: bool = False
+    expected: str, *, least_s: float = 0.0, most_s: float = math.inf, may_be_off: bool = False
 ) -> Callable[[object], float]:
     """A reader of seconds within limits, which 0 for "off" need not be."""
 
@@ -64,7 +64,7 @@ def period_within(
 
 
 # Between polls, or for one: not so few that polling is all that is done
-read_poll_period = period_within(MIN_PERIOD_S, math.inf, f"at least {MIN_PERIOD_S:g} s")
+read_poll_period = period_within(f"at least {MIN_PERIOD_S:g} s", least_s=MIN_PERIOD_S)
 
 
 def read_names(value: object) -> tuple[str, ...]:

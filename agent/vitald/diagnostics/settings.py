@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from vitald.config.section import Section, SectionGroup, TakesEffect, duration, 
 from vitald.config.values import Config
 
 _read_figure = partial(read_number, least=0, most=1e6, expected="a number from 0 to 1000000")
-_read_schedule = period_within(60.0, math.inf, 'at least 60 s, or "off"', may_be_off=True)
+_read_schedule = period_within('at least 60 s, or "off"', least_s=60.0, may_be_off=True)
 
 
 def _read_level(value: object) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from vitald.checking import Unexpected, read_flag, read_match
+from vitald.config.paths import find_service_folder
 from vitald.config.readers import read_path
 from vitald.config.section import Section, TakesEffect, setting
 
@@ -28,8 +28,7 @@ def _read_textfile(value: object) -> Path:
 
 def _find_state_folder() -> Path:
     """What systemd gives (`StateDirectory=`), else `/var/lib/vitald-publish`."""
-    first = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    return Path(first) if first.startswith("/") else Path("/var/lib/vitald-publish")
+    return find_service_folder("STATE_DIRECTORY") or Path("/var/lib/vitald-publish")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

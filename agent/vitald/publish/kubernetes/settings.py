@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +67,7 @@ read_node_name = partial(read_match, pattern=_NODE, expected="the name of a Node
 _read_server = partial(
     read_match, pattern=_SERVER, expected='an address such as "https://10.0.0.1:6443"'
 )
-_read_heartbeat = period_within(60.0, math.inf, "at least 60s")
+_read_heartbeat = period_within("at least 60s", least_s=60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

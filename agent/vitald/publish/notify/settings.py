@@ -67,8 +67,8 @@ def _read_urls(value: object) -> tuple[str, ...]:
     return tuple(read_url(each) for each in values)
 
 
-_read_timeout = period_within(1.0, 60.0, "from 1s to 60s")
-_read_wait = period_within(0.0, 3600.0, 'at most 1h, or "off"', may_be_off=True)
+_read_timeout = period_within("from 1s to 60s", least_s=1.0, most_s=60.0)
+_read_wait = period_within('at most 1h, or "off"', most_s=3600.0, may_be_off=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
