@@ -24,10 +24,10 @@ from vitald.publish.kubernetes.desired import (
     list_label_keys,
     list_own_types,
 )
-from vitald.publish.kubernetes.names import CONDITION_PROFILES, HYPERPOD, list_profile_names
 from vitald.publish.kubernetes.profiles.hyperpod import ANNOTATIONS, HEALTH_STATUS, LABELS, WORDS
+from vitald.publish.kubernetes.sets import CONDITION_PROFILES, HYPERPOD, list_profile_names
 from vitald.publish.kubernetes.settings import TAINT_EFFECTS
-from vitald.publish.kubernetes.stale import list_stale_words
+from vitald.publish.kubernetes.sweep import list_stale_words
 from vitald.publish.kubernetes.taint import WORDS as ACTIONS
 from vitald.publish.kubernetes.taint import get_taint_key
 

@@ -22,7 +22,7 @@ from tests.harness import Node
 from tests.system.nvml import Looking, Outcomes, beside, hasty, outcome, story
 from tests.waiting import WAIT_S, until
 from vitald.backoff import Backoff
-from vitald.collectors.nvml import client, exclusions
+from vitald.collectors.nvml import client, gpu_state
 from vitald.collectors.nvml import collector as nvml_collector
 from vitald.model import NODE, Component, ComponentKind, Event, SourceState
 from vitald.simulator import build
@@ -102,7 +102,7 @@ def quickly() -> Iterator[None]:
     soon.
     """
     retry = mock.patch.object(nvml_collector, "_RETRY", Backoff(0.05, 0.1))
-    with retry, mock.patch.object(exclusions, "BACKOFF", Backoff(0.8, 0.8)):
+    with retry, mock.patch.object(gpu_state, "BACKOFF", Backoff(0.8, 0.8)):
         yield
 
 

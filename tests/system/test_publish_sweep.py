@@ -43,9 +43,8 @@ from vitald.cli.publish_cluster import LEASE
 from vitald.publish.config import load_config
 from vitald.publish.kubernetes.cluster_client import METADATA_PAGE, ClusterClient
 from vitald.publish.kubernetes.credentials import ClusterAccess
-from vitald.publish.kubernetes.lease import Lease
 from vitald.publish.kubernetes.settings import KubernetesSettings
-from vitald.publish.kubernetes.sweep import INTERVAL_S, Sweep
+from vitald.publish.kubernetes.sweep import INTERVAL_S, Lease, Sweep
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
 

@@ -24,8 +24,8 @@ from vitald.diagnostics.checks.dcgm_health import DcgmHealthCheck
 from vitald.diagnostics.checks.nccl import NcclCheck
 from vitald.diagnostics.coverage import require_coverage
 from vitald.diagnostics.events import PASSED
-from vitald.diagnostics.interpreter import RunInterpreter
 from vitald.diagnostics.node import NodeView
+from vitald.diagnostics.source import RunInterpreter
 from vitald.model import NODE, Action, Component, Finding, Readings, Sample, When
 from vitald.model.diagnostic import Outcome, Remedy, Report, Run, RunRequest, Test
 from vitald.model.finding import Requirement

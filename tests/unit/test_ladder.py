@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.builders import finding, gpu
 from vitald.catalog import Clears
-from vitald.diagnostics.retries import find_manual_level, request_runs
+from vitald.diagnostics.planner import find_manual_level, request_runs
 from vitald.model import NODE, Action, Component, ComponentKind, Finding
 from vitald.model.diagnostic import Outcome, Report, Run, RunRequest
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitald.collectors.nvml.library import DEFAULT, find_library
+from vitald.collectors.nvml.attachment import DEFAULT, find_library
 from vitald.collectors.nvml.settings import NvmlSettings
 
 

@@ -22,12 +22,12 @@ from tests.unit.diagnostics_house import (
 )
 from tests.waiting import until_async
 from vitald.backoff import Backoff
-from vitald.diagnostics import owed
+from vitald.diagnostics import queue
 from vitald.diagnostics.check import Execute
-from vitald.diagnostics.overdue import HELD, OVERDUE
-from vitald.diagnostics.owed import OwedRuns
+from vitald.diagnostics.queue import OwedRuns
 from vitald.diagnostics.schedule import MAX_RETRIES, SCHEDULE
 from vitald.diagnostics.settings import DiagnosticsSettings
+from vitald.diagnostics.source import HELD, OVERDUE
 from vitald.model import Action, Component, ComponentKind, Position
 from vitald.model.diagnostic import (
     ActiveRun,
@@ -80,7 +80,7 @@ def test_what_made_room_is_run_when_its_next_attempt_is_due(
             assert waiting.stage is Stage.WAITING and waiting.id != first.id
             assert "the next attempt at" in waiting.waits_for and "job 9" in waiting.waits_for
             left = house.position
-        monkeypatch.setattr(owed, "_BACKOFF", Backoff(0.0, 0.0))
+        monkeypatch.setattr(queue, "_BACKOFF", Backoff(0.0, 0.0))
         later = json.loads(left.cursor)
         later["owed"][0]["not_before"] = time.time() - 1.0
         async with House(after=replace(left, cursor=json.dumps(later))).open() as house:

@@ -24,11 +24,8 @@ from tests.unit.builders import catalogue, event, gpu
 from tests.unit.test_runs import FULL
 from tests.waiting import WAIT_S, until_async
 from vitald.core import (
-    daemon_events,
     evaluator,
-    held_entries,
     ledger_writer,
-    work_items,
     work_queue,
 )
 from vitald.core import pipeline as module
@@ -183,7 +180,7 @@ class Clock(SimpleNamespace):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for one in (module, daemon_events, evaluator, work_items, ledger_writer):
+    for one in (module, evaluator, evaluator, work_queue, ledger_writer):
         monkeypatch.setattr(one, "time", made)
     return made
 
@@ -687,7 +684,7 @@ def test_more_than_can_be_held_costs_old_events_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The findings are stored as they stand, with what is known of their history."""
-    monkeypatch.setattr(held_entries, "MAX_HELD_EVENTS", 3)
+    monkeypatch.setattr(ledger_writer, "MAX_HELD_EVENTS", 3)
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:

@@ -13,16 +13,17 @@ from tests.unit.builders import catalogue
 from vitald.catalog import PROFILES
 from vitald.model.reasons import FixedReason, find_reason, make_reason
 from vitald.publish.kubernetes.desired import combine
-from vitald.publish.kubernetes.names import (
+from vitald.publish.kubernetes.node_object import MANAGER, NameKind, NodeName, NodeObject
+from vitald.publish.kubernetes.profiles.tables import read_words
+from vitald.publish.kubernetes.sets import (
     CONDITION_PROFILES,
     HYPERPOD,
+    build_configured_node,
+    describe_refusals,
     find_written_names,
     list_own_names,
     list_profile_names,
 )
-from vitald.publish.kubernetes.node_object import MANAGER, NameKind, NodeName, NodeObject
-from vitald.publish.kubernetes.profiles.tables import read_words
-from vitald.publish.kubernetes.sets import build_configured_node, describe_refusals
 from vitald.publish.kubernetes.settings import CONDITION_SETS, KubernetesSettings
 from vitald.publish.summary import DaemonSilent
 

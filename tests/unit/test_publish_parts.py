@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.clock import StandingClock
 from tests.unit.test_publish_kubernetes import HEALTHY, UNHEALTHY
-from vitald.publish.kubernetes import part_writer
+from vitald.publish.kubernetes import sink
 from vitald.publish.kubernetes import sink as kubernetes_sink
 from vitald.publish.kubernetes.client import REFUSED, ApiRefused, KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess
@@ -103,7 +103,7 @@ class ApiServer(KubernetesClient):
 def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
     clock = StandingClock()
     monkeypatch.setattr(kubernetes_sink, "time", clock)
-    monkeypatch.setattr(part_writer, "time", clock)
+    monkeypatch.setattr(sink, "time", clock)
     return clock
 
 

@@ -13,7 +13,6 @@ import pytest
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable
 from vitald.publish.kubernetes.cluster_client import ClusterClient
 from vitald.publish.kubernetes.desired import HEARTBEAT_STALE, ConditionStatus, DesiredCondition
-from vitald.publish.kubernetes.lease import DURATION_S, RENEW_S, Lease
 from vitald.publish.kubernetes.node_object import (
     MANAGER,
     NodeCondition,
@@ -21,8 +20,14 @@ from vitald.publish.kubernetes.node_object import (
 )
 from vitald.publish.kubernetes.reconcile import LastTransition, decide_transition
 from vitald.publish.kubernetes.settings import KubernetesSettings
-from vitald.publish.kubernetes.stale import build_stale_patch
-from vitald.publish.kubernetes.sweep import INTERVAL_S, Sweep
+from vitald.publish.kubernetes.sweep import (
+    DURATION_S,
+    INTERVAL_S,
+    RENEW_S,
+    Lease,
+    Sweep,
+    build_stale_patch,
+)
 from vitald.timestamps import format_rfc3339
 
 NOW = 1_760_000_000.0

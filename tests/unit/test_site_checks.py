@@ -22,11 +22,11 @@ from vitald.collectors.event_factory import EventFactory
 from vitald.config.changes import compare_configs, merge_reloaded
 from vitald.config.section import TakesEffect
 from vitald.diagnostics.check import Command, Output, ProgramEnd
+from vitald.diagnostics.check_set import SiteCheck
 from vitald.diagnostics.events import NOT_RUN, make_removed_events
 from vitald.diagnostics.run.descendants import Process, list_processes
 from vitald.diagnostics.schedule import SCHEDULE
 from vitald.diagnostics.settings import SiteCheckSettings
-from vitald.diagnostics.site_check import SiteCheck
 from vitald.model import NODE, Action, Component, ComponentKind, Finding, Trust
 from vitald.model.codes import BOOT
 from vitald.model.diagnostic import Fault, Outcome, Report, RunRequest

@@ -24,8 +24,7 @@ from vitald.catalog.threshold import Threshold, ThresholdGroup, read_threshold
 from vitald.collectors.crossing import Crossing
 from vitald.collectors.event_factory import EventFactory
 from vitald.collectors.thresholds import ThresholdEvaluator
-from vitald.core.daemon_events import DaemonEvents
-from vitald.core.evaluator import Evaluator
+from vitald.core.evaluator import DaemonEvents, Evaluator
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import compute_verdict
 from vitald.ledger.queries import PastQuery, read_events

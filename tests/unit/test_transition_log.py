@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.unit.builders import finding
-from vitald.core.transition_log import log_transitions
+from vitald.core.pipeline import log_transitions
 from vitald.judge.verdict import get_component_name
 from vitald.model import VOUCHED, Action, Finding, FindingState, Requirement, Transition, When
 

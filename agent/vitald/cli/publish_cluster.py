@@ -18,10 +18,9 @@ from vitald.cli.progress import WorkProgress
 from vitald.config.paths import Paths
 from vitald.config.values import Config
 from vitald.publish.kubernetes.cluster_client import ClusterClient
-from vitald.publish.kubernetes.lease import Lease
-from vitald.publish.kubernetes.retire_cluster import Removal, retire_cluster
+from vitald.publish.kubernetes.retire import Removal, retire_cluster
 from vitald.publish.kubernetes.settings import KubernetesSettings
-from vitald.publish.kubernetes.sweep import Sweep
+from vitald.publish.kubernetes.sweep import Lease, Sweep
 from vitald.publish.sinks import find_access
 
 LEASE = "vitald-sweep"  # as the Roles of the manifests and of the chart name it
@@ -59,7 +58,7 @@ async def _open_client(
         async with ClusterClient(find_access(settings), "") as client:
             yield client
         return
-    from vitald.publish.kubernetes.kubectl_proxy import open_proxy
+    from vitald.publish.kubernetes.cluster_client import open_proxy
 
     async with open_proxy(kubeconfig) as access, ClusterClient(access, "") as client:
         yield client

@@ -2,30 +2,29 @@
 Write buffer in front of the ledger; keeps results in memory while the disk fails.
 
 Owns     the ledger and its thread, the entries held while the ledger cannot be written, the
-         retries, the replacement of a damaged ledger, and its health in the node's state.
+         sources' positions on their way to it, the retries, the replacement of a damaged ledger,
+         and its health: in the node's state, and as events of the daemon.
 Refuses  judging. What it needs of the pipeline is `PipelineState`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import structlog
 
 from vitald.backoff import Backoff
-from vitald.core.held_entries import HeldEntries
-from vitald.core.ledger_reports import LedgerReports
 from vitald.core.node_state import NodeState
-from vitald.core.position_buffer import PositionBuffer
 from vitald.ledger.errors import LedgerDamaged, LedgerError, LedgerNewer
 from vitald.ledger.restore import RestoredState
-from vitald.ledger.store import Ledger, LedgerEntry
+from vitald.ledger.store import Ledger, LedgerEntry, count_events
 from vitald.model import KERNEL_LOG, Changes, Event, Fields, Memory, Position, Transition
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -335,3 +334,142 @@ def _make_full_entries(
         LedgerEntry(transitions=carried, changes=changes),
         *(LedgerEntry(position=position) for position in positions.values()),
     )
+
+
+MAX_HELD_EVENTS = 50_000
+
+
+class HeldEntries:
+    """The entries to be committed, in their order."""
+
+    def __init__(self) -> None:
+        self.entries: list[LedgerEntry] = []
+
+    def count_events(self) -> int:
+        """The number of events in these entries."""
+        return count_events(self.entries)
+
+    def drop_excess(self) -> int:
+        """Drop the oldest events beyond `MAX_HELD_EVENTS`, and return how many these were.
+
+        The decisions are kept, and findings stand in memory: only the records of old events are
+        lost.
+        """
+        excess = dropped = self.count_events() - MAX_HELD_EVENTS
+        if dropped <= 0:
+            return 0
+        for index, entry in enumerate(self.entries):
+            if excess <= 0:
+                break
+            excess -= len(entry.events)
+            decisions = tuple(transition for transition in entry.transitions if transition.cause)
+            self.entries[index] = replace(entry, events=(), transitions=decisions)
+        self.entries = [entry for entry in self.entries if entry != LedgerEntry()]
+        return dropped - min(0, excess)  # events are dropped with their whole entry
+
+
+# Code, fields and raw text of an event; it never waits.
+Report: TypeAlias = Callable[[str, Fields, str], None]
+
+
+class LedgerReports:
+    """Makes the event of each state of the ledger, and hands it to `report`."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def report_failed(self, error: str) -> None:
+        self._report(
+            "vitald/ledger_failed", {"error": error}, f"the ledger cannot be written: {error}"
+        )
+
+    def report_recovered(self) -> None:
+        self._report("vitald/ledger_failed", {"recovered": True}, "the ledger can be written again")
+
+    def report_unread(self, error: str) -> None:
+        """What was open before the start is unknown: no open finding is then no sign of health."""
+        text = f"what the ledger remembers cannot be read: {error}"
+        self._report("vitald/ledger_unread", {"error": error}, text)
+
+    def report_read(self) -> None:
+        text = "what the ledger remembers has been read"
+        self._report("vitald/ledger_unread", {"recovered": True}, text)
+
+    def report_replaced(self, error: str, aside: str, rescued: int) -> None:
+        """A new ledger has all the open findings; `aside` is the path of the old one, or empty."""
+        fields: Fields = {"error": error, "aside": aside, "rescued": rescued}
+        text = f"{error}; the old ledger is {aside or 'gone'}"
+        self._report("vitald/ledger_replaced", fields, text)
+
+    def report_lost(self, error: str, aside: str, rescued: RestoredState | None) -> None:
+        """Open findings are lost: those in `rescued` are what could be read of the old ledger."""
+        kept = len(rescued.memory.findings) if rescued is not None else 0
+        fields: Fields = {"error": error, "aside": aside, "rescued": kept}
+        old = f"the old ledger is {aside or 'gone'}"
+        text = f"{error}; {kept} open findings could be read; {old}"
+        self._report("vitald/ledger_lost", fields, text)
+
+
+_INTERVAL_S = 0.25
+
+
+class PositionBuffer:
+    """Writes positions that come without events, so that most batches cost no commit.
+
+    A position must never be stored ahead of events: while some are in `held`, it waits.
+    `record_failure` is called in the event loop with the error of a damaged ledger.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        worker_thread: WorkerThread,
+        held: HeldEntries,
+        record_failure: Callable[[str], None],
+    ) -> None:
+        self._ledger = ledger
+        self._worker_thread = worker_thread
+        self._held = held
+        self._record_failure = record_failure
+        self._latest: dict[str, Position] = {}  # by source
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add_positions(self, *positions: Position | None) -> None:
+        """Have the latest positions written soon; None is skipped."""
+        self._latest |= {
+            position.source: position for position in positions if position is not None
+        }
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._write_latest)
+
+    def discard_position(self, source: str) -> None:
+        """Forget the position of a source: an entry with a later one is being committed."""
+        self._latest.pop(source, None)
+
+    def close(self) -> None:
+        """Write at once what waits for the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._write_latest()
+
+    def _write_latest(self) -> None:
+        self._timer = None
+        if self._latest and not self._held.entries:
+            positions, loop = tuple(self._latest.values()), asyncio.get_running_loop()
+            self._worker_thread.post(partial(self._store_positions, positions, loop))
+            self._latest = {}
+
+    def _store_positions(
+        self, positions: Sequence[Position], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """In the worker thread. A position that cannot be stored is left to the next commit; a
+        damaged ledger is reported at once, as on a healthy node that commit may be days away.
+        """
+        try:
+            for position in positions:
+                self._ledger.store_position(position)
+        except LedgerDamaged as error:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._record_failure, str(error))
+        except LedgerError as error:
+            log.debug("position_not_noted", error=str(error))

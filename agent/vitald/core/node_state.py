@@ -15,11 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Union
+from typing import NamedTuple, TypeVar, Union
 
 from vitald.catalog import Clears
 from vitald.core.device_directory import DeviceDirectory
-from vitald.core.event_tally import EventTally
 from vitald.core.incident_steps import IncidentSteps
 from vitald.core.jobs import JOB_CODES, Jobs
 from vitald.core.publishers import Publishers
@@ -29,6 +28,7 @@ from vitald.judge.verdict import WorkPhase, compute_verdict
 from vitald.ledger.queries import StoredEvent
 from vitald.model import (
     Component,
+    ComponentKind,
     Event,
     Finding,
     Incident,
@@ -366,3 +366,84 @@ def _explain_silence(source: SourceHealth) -> str:
     if source.state in (SourceState.OK, SourceState.ABSENT):
         return "no look within the deadline"
     return f"{source.state.value}: {source.detail}" if source.detail else source.state.value
+
+
+OTHER = "other"
+_MAX_SERIES = 2000
+_MAX_XIDS = 1000
+_XID = "xid"
+Key = TypeVar("Key")
+
+
+class EventLabels(NamedTuple):
+    """What events are counted by."""
+
+    kind: str
+    code: str
+    trust: str
+    is_simulated: bool
+
+
+class EventCode(NamedTuple):
+    """What the time of the last event is kept by."""
+
+    kind: str
+    code: str
+    is_simulated: bool
+
+
+class GpuXid(NamedTuple):
+    """What the Xids of GPUs are counted by."""
+
+    component: Component
+    code: str
+    is_simulated: bool
+
+
+@dataclass(slots=True)
+class Count:
+    """A counter. `since`: when it began, in seconds since the epoch."""
+
+    since: float
+    number: int = 0
+
+
+class EventTally:
+    """Counts each event once for the metrics, and keeps the time of the last one of each code.
+
+    Codes come from log text, so every table here has a bound: beyond it they count as `other`. Keys
+    are plain tuples, as each event looks up three of them.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[EventLabels, Count] = {}
+        self.xids: dict[GpuXid, Count] = {}
+        # Times of events in seconds since the epoch. Lines that are not evaluated do not count.
+        self.last_times: dict[EventCode, float] = {}
+
+    def count_event(self, event: Event) -> None:
+        now = time.time()
+        code = event.code.partition("/")[2]
+        labels = EventLabels(event.kind, code, event.trust.value, event.is_simulated)
+        if labels not in self.counts and len(self.counts) >= _MAX_SERIES:
+            labels = EventLabels(event.kind, OTHER, event.trust.value, event.is_simulated)
+        _increment(self.counts, labels, now)
+        if not event.is_trusted:
+            return
+        last = EventCode(labels.kind, labels.code, labels.is_simulated)
+        self.last_times[last] = max(event.time, self.last_times.get(last, event.time))
+        if event.kind == _XID and event.component.kind is ComponentKind.GPU:
+            self._count_xid(GpuXid(event.component, code, event.is_simulated), now)
+
+    def _count_xid(self, xid: GpuXid, now: float) -> None:
+        if xid not in self.xids and len(self.xids) >= _MAX_XIDS:
+            xid = GpuXid(xid.component, OTHER, xid.is_simulated)
+            if xid not in self.xids and len(self.xids) >= 2 * _MAX_XIDS:
+                return  # no node has so many GPUs; `counts` has the event
+        _increment(self.xids, xid, now)
+
+
+def _increment(counts: dict[Key, Count], key: Key, now: float) -> None:
+    if key not in counts:
+        counts[key] = Count(now)
+    counts[key].number += 1

@@ -4,7 +4,8 @@ The event pipeline: evaluates, commits and then publishes each batch, in one tas
 While the ledger fails, evaluation goes on in memory; the ledger writer keeps what it could not
 store and reports a finding.
 
-Owns     the order in which things are evaluated, and the position of each source.
+Owns     the order in which things are evaluated, what operators do with findings included; the
+         position of each source; and what happened to findings in the daemon's log.
 Refuses  the disk: results go to the ledger writer.
 """
 
@@ -17,18 +18,24 @@ from contextlib import suppress
 from dataclasses import replace
 
 import anyio
+import structlog
 
 from vitald.catalog import Catalog
-from vitald.core.daemon_events import OWN_SOURCE, DaemonEvents
-from vitald.core.evaluator import Evaluator
-from vitald.core.finding_actions import FindingActions
+from vitald.core.evaluator import OWN_SOURCE, DaemonEvents, Evaluator, OperatorAction
 from vitald.core.ledger_writer import LedgerWriter
 from vitald.core.node_state import NodeState
-from vitald.core.transition_log import log_transitions
-from vitald.core.work_items import BarrierItem, BatchItem, CatalogItem, WorkItem
-from vitald.core.work_queue import WorkQueue
+from vitald.core.work_queue import (
+    ActionItem,
+    BarrierItem,
+    BatchItem,
+    CatalogItem,
+    WorkItem,
+    WorkQueue,
+)
 from vitald.judge.engine import Judge
+from vitald.judge.verdict import DescribeComponent, compute_status
 from vitald.ledger.restore import RestoredState
+from vitald.ledger.schema import AuditRecord
 from vitald.ledger.store import Ledger, LedgerEntry
 from vitald.model import (
     KERNEL_LOG,
@@ -38,10 +45,15 @@ from vitald.model import (
     ComponentKind,
     Event,
     Fields,
+    Finding,
     Memory,
     Position,
     SourceState,
+    Status,
+    Transition,
 )
+from vitald.model.codes import ACCEPTED, CLEARED, REMEDY_BEGUN
+from vitald.timestamps import format_rfc3339
 from vitald.worker_thread import WorkerThread
 
 _RUNNING, _STOPPED = "running", "stopped"  # the cursor of the daemon's own position
@@ -359,3 +371,107 @@ class Pipeline:
 def make_source_component(name: str) -> Component:
     """The part of the node that a source watches, for findings about the source itself."""
     return Component(ComponentKind.NODE, name)
+
+
+class FindingActions:
+    """Queues the actions. Each returns the finding once the action is stored and published; None
+    if it is not open.
+    """
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
+
+    async def clear_finding(
+        self, finding: int, by: str, audit: AuditRecord, *, replaced: bool = False
+    ) -> Finding | None:
+        """Close a finding; `replaced`: because its device was replaced."""
+        return await self._queue_action(CLEARED, finding, by, audit, replaced=replaced)
+
+    async def begin_remedy(self, finding: int, by: str, audit: AuditRecord) -> Finding | None:
+        """Record that an operator begins the required action of a finding."""
+        return await self._queue_action(REMEDY_BEGUN, finding, by, audit)
+
+    async def accept_finding(
+        self, finding: int, by: str, audit: AuditRecord, seconds: float
+    ) -> Finding | None:
+        """Accept a finding for so many seconds; 0 ends that."""
+        until = audit.time + seconds if seconds else 0.0
+        return await self._queue_action(ACCEPTED, finding, by, audit, fields={"until": until})
+
+    async def _queue_action(
+        self,
+        code: str,
+        finding: int,
+        by: str,
+        audit: AuditRecord,
+        *,
+        replaced: bool = False,
+        fields: Fields | None = None,
+    ) -> Finding | None:
+        action = OperatorAction(
+            code=code, finding=finding, by=by, audit=audit, replaced=replaced, fields=fields or {}
+        )
+        item = ActionItem(action)
+        self._queue.add_item(item)
+        return await item.done
+
+
+log = structlog.get_logger("findings")
+
+_LATE_S = 10.0
+
+
+def log_transitions(
+    transitions: Sequence[Transition], now: float, describe: DescribeComponent
+) -> None:
+    """One line for each decision; none where only counts changed. One that is about earlier than
+    `now`, such as a fault before the start, says when that was. `describe`: as for a verdict.
+    """
+    for transition in transitions:
+        if not transition.cause:
+            continue
+        finding = transition.finding
+        emit = log.info
+        if finding.is_open:
+            emit = log.error if compute_status([finding]) is Status.UNHEALTHY else log.warning
+        change = _name_change(transition)
+        late = now - transition.time > _LATE_S
+        at = format_rfc3339(transition.time, "seconds") if late else ""
+        emit(
+            f"finding_{change}",
+            message=f"finding #{finding.id} {change}: {_describe_transition(transition, describe)}"
+            + (f" (at {at})" if late else ""),
+            id=finding.id,
+            component=finding.component.name,
+            code=finding.code,
+            action=finding.action.value,
+            cause=transition.cause,
+            raw=finding.raw,
+            simulated=finding.is_simulated,
+            **({"at": at} if late else {}),
+            **({} if finding.is_open else {"level": "notice"}),
+        )
+
+
+def _name_change(transition: Transition) -> str:
+    if transition.opened:
+        return "opened"
+    return "changed" if transition.finding.is_open else "cleared"
+
+
+def _describe_transition(transition: Transition, describe: DescribeComponent) -> str:
+    """`gpu/0000:65:00.0 (GPU 3): GPU has fallen off the bus (xid/79): reboot the node: NVRM ...`"""
+    finding = transition.finding
+    mark = "SIMULATED: " if finding.is_simulated else ""
+    text = f"{mark}{describe(finding)}: {finding.title} ({finding.code})"
+    if not finding.is_open:
+        return f"{text}: {transition.cause}"
+    doubt = _describe_doubt(finding) if finding.action.makes_unfit else ""
+    why = finding.raw if transition.opened else transition.cause
+    return f"{text}: {finding.instruction}{doubt}: {why}"
+
+
+def _describe_doubt(finding: Finding) -> str:
+    if finding.is_confirmed:
+        return ""
+    return " (unconfirmed, written by a process)" if finding.is_hearsay else " (unconfirmed)"

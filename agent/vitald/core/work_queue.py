@@ -1,15 +1,22 @@
-"""The pipeline's queue of work items, which holds sources back while it is full."""
+"""
+The pipeline's queue of work items, which holds sources back while it is full; and the kinds of
+items: what is evaluated, and the tasks that wait for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
-from vitald.core.daemon_events import OWN_SOURCE, DaemonEvents
-from vitald.core.work_items import BatchItem, WorkItem
-from vitald.model import Batch
+from vitald.catalog import Catalog
+from vitald.core.evaluator import OWN_SOURCE, DaemonEvents, Evaluator, OperatorAction
+from vitald.ledger.store import LedgerEntry
+from vitald.model import Batch, Finding
 
 # Events waiting to be evaluated; beyond it the readers wait, and the kernel's ring is the buffer.
 _MAX_EVENTS = 4_000
@@ -66,3 +73,94 @@ class WorkQueue:
         self.items.clear()
         self._event_count = 0
         return batches
+
+
+T = TypeVar("T")
+_SLICE = 8  # events evaluated before other tasks get their turn
+
+
+class WorkItem(ABC):
+    """One item. `batch` and `event_count` are those of a batch; None and 0 for any other item."""
+
+    __slots__ = ()
+    batch: Batch | None = None
+    event_count: int = 0
+
+    @abstractmethod
+    async def apply(self, evaluator: Evaluator) -> LedgerEntry:
+        """Evaluate it; between parts of a long item, other tasks get their turn."""
+
+    def finish(self) -> None:  # noqa: B027
+        """Called once the entry is stored and published."""
+
+
+class BatchItem(WorkItem):
+    """A batch of a source."""
+
+    __slots__ = ("batch", "event_count")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch: Batch = batch
+        self.event_count = len(batch.events)
+
+    async def apply(self, evaluator: Evaluator) -> LedgerEntry:
+        batch = self.batch
+        entry = LedgerEntry(position=batch.position, runs=batch.runs, durable=batch.durable)
+        for begin in range(0, len(batch.events), _SLICE):
+            if begin:
+                await asyncio.sleep(0)
+            entry = evaluator.evaluate_events(entry, *batch.events[begin : begin + _SLICE])
+        return evaluator.reconcile(entry, batch)
+
+
+class BarrierItem(WorkItem):
+    """A task waits until all that was queued before has been stored."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def apply(self, evaluator: Evaluator) -> LedgerEntry:  # noqa: ARG002
+        return LedgerEntry()
+
+    def finish(self) -> None:
+        _set_result(self.done, None)
+
+
+class CatalogItem(BarrierItem):
+    """The catalogue was reloaded."""
+
+    __slots__ = ("catalog",)
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__()
+        self.catalog = catalog
+
+    async def apply(self, evaluator: Evaluator) -> LedgerEntry:
+        return LedgerEntry(
+            transitions=tuple(evaluator.judge.reload_catalog(self.catalog, time.time()))
+        )
+
+
+class ActionItem(WorkItem):
+    """An operator acts on a finding; `done` is the finding then, None where it is not open."""
+
+    __slots__ = ("_acted", "_action", "done")
+
+    def __init__(self, action: OperatorAction) -> None:
+        self.done: asyncio.Future[Finding | None] = asyncio.get_running_loop().create_future()
+        self._action = action
+        self._acted: Finding | None = None
+
+    async def apply(self, evaluator: Evaluator) -> LedgerEntry:
+        entry, self._acted = evaluator.apply_action(self._action)
+        return entry
+
+    def finish(self) -> None:
+        _set_result(self.done, self._acted)
+
+
+def _set_result(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():  # the task that waited may have been cancelled
+        future.set_result(result)

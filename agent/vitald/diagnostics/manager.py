@@ -24,23 +24,18 @@ from vitald.config.values import Config
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.device_access import DeviceAccess
-from vitald.diagnostics.dispatcher import RunDispatcher
-from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.idle.monitor import IdleMonitor
-from vitald.diagnostics.interpreter import RunInterpreter
 from vitald.diagnostics.node import NodeView
-from vitald.diagnostics.overdue import OverdueRuns
-from vitald.diagnostics.owed import is_automatic
 from vitald.diagnostics.planner import RunPlanner
 from vitald.diagnostics.problem_log import ProblemLog
-from vitald.diagnostics.queue import MAX_QUEUED, RunQueue
-from vitald.diagnostics.results import ResultRecorder
+from vitald.diagnostics.queue import MAX_QUEUED, RunQueue, is_automatic
+from vitald.diagnostics.results import ResultRecorder, RunHistory
 from vitald.diagnostics.run.process import Programs
-from vitald.diagnostics.runner import Runner
+from vitald.diagnostics.runner import RunDispatcher, Runner
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.settings import DiagnosticsSettings, SiteCheckSettings
-from vitald.diagnostics.source import NAME, DiagnosticSource
+from vitald.diagnostics.source import NAME, DiagnosticSource, OverdueRuns, RunInterpreter
 from vitald.diagnostics.summary import DeepLog
 from vitald.model import Component
 from vitald.model.diagnostic import ActiveRun, Refusal, Run, RunRequest, ScheduledRun, Stage

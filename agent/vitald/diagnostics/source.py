@@ -1,28 +1,35 @@
-"""Diagnostics as an event source: hands each run and its events to the pipeline."""
+"""
+Diagnostics as an event source: hands each run and its events to the pipeline, and remembers from
+one run to the next what that needs.
+
+A run that is owed for a day is a state of the node, with a finding for each check and level:
+`diagnostic/overdue` only reports it, `diagnostic/held` makes the node unfit for work until the run
+has ended. Which of the two is a setting.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import anyio
 import structlog
 
-from vitald.collectors.event_factory import derive_readings
-from vitald.diagnostics.begun import BegunRun, read_begun
+from vitald.catalog import Catalog
+from vitald.collectors.event_factory import EventFactory, derive_readings
+from vitald.diagnostics import events
 from vitald.diagnostics.check_set import CheckSet
-from vitald.diagnostics.dispatcher import RunDispatcher
-from vitald.diagnostics.interpreter import RunInterpreter
-from vitald.diagnostics.overdue import OverdueRuns
-from vitald.diagnostics.owed import OwedRuns
+from vitald.diagnostics.events import name_component
+from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.planner import RunPlanner
+from vitald.diagnostics.queue import BegunRun, OwedRuns, is_overdue, read_begun
 from vitald.diagnostics.results import PendingResult, ResultRecorder
-from vitald.diagnostics.runner import Runner
-from vitald.model import NODE, Batch, Event, Position, SourceState
-from vitald.model.diagnostic import Run
+from vitald.diagnostics.runner import RunDispatcher, Runner
+from vitald.model import NODE, Batch, Component, Event, Fields, Position, SourceState
+from vitald.model.diagnostic import ActiveRun, Run
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -205,3 +212,120 @@ class DiagnosticSource:
             durable=durable,
             runs=runs,
         )
+
+
+class RunInterpreter:
+    """Turns runs into events. A fault of ours is reported as an event: it must not hold up the
+    runs after it.
+    """
+
+    def __init__(self, source: str, boot_id: str, node: NodeView, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._source = source
+        self._facts = EventFactory(source, boot_id)
+        self._node = node
+        self._seen = events.RunMemory()
+
+    @property
+    def memory(self) -> Mapping[str, object]:
+        """What must be kept across restarts, for JSON."""
+        return self._seen.memory
+
+    def recall_memory(self, memory: Mapping[str, object]) -> None:
+        """Restores `memory`. Raises TypeError, ValueError, AttributeError."""
+        self._seen = events.RunMemory.from_memory(memory)
+
+    def confirm_faults(self, run: Run) -> Run:
+        """The run with its faults marked that an earlier run had found."""
+        try:
+            return events.mark_confirmed(run, self._node, self._seen)
+        except Exception:  # without confirmation no reboot or replacement is required
+            log.exception("diagnostic_not_confirmed", id=run.id)
+            report = replace(run.report, reboot_required=False, replacement_required=False)
+            return replace(run, report=report)
+
+    def end_removed(self, checks: Collection[str]) -> list[Event]:
+        """Events that end the findings of checks that are not configured any more."""
+        return events.make_removed_events(checks, self._facts, self._node.list_findings())
+
+    def make_events(self, run: Run, *, cut: bool) -> list[Event]:
+        """The events of a run. `cut`: it was stopped."""
+        before = self._seen.memory
+        try:
+            return events.make_events(
+                run,
+                self._facts,
+                self.catalog,
+                self._node,
+                self._seen,
+                self._node.list_findings(),
+                cut=cut,
+            )
+        except Exception as error:
+            log.exception("diagnostic_not_judged", id=run.id)
+            self._seen = events.RunMemory.from_memory(before)
+            text = (
+                f"{type(error).__name__} while telling what {run.id} found: vitald diag show"
+                f" {run.id}"
+            )
+            return [
+                events.make_run_event(run, self._facts),
+                self._facts.make_event("vitald/not_judged", NODE, {}, text),
+            ]
+
+
+OVERDUE, HELD = "diagnostic/overdue", "diagnostic/held"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a batch reports: what is overdue for the first time, what still is, and what is not."""
+
+    events: tuple[Event, ...] = ()
+    holding: tuple[Event, ...] = ()
+    calm: frozenset[tuple[Component, str]] = frozenset()
+
+
+class OverdueRuns:
+    """Compares the runs without a verdict with the open findings."""
+
+    def __init__(
+        self, owed: OwedRuns, dispatcher: RunDispatcher, node: NodeView, facts: EventFactory
+    ) -> None:
+        self._owed = owed
+        self._dispatcher = dispatcher
+        self._node = node
+        self._facts = facts
+        self._reported: set[tuple[Component, str]] = set()
+
+    def observe(self) -> Observation:
+        """Runs of some GPUs and those beside other work test less than a check does: they are left
+        out.
+        """
+        now, code = time.time(), HELD if self._owed.holds_node else OVERDUE
+        overdue = {
+            (name_component(run.request), code): run
+            for run in self._dispatcher.requested
+            if is_overdue(run.requested_at, now) and not (run.request.gpus or run.request.busy)
+        }
+        standing = {
+            (finding.component, finding.code)
+            for finding in self._node.list_findings()
+            if finding.code in (OVERDUE, HELD) and not finding.is_simulated
+        }
+        new = overdue.keys() - standing - self._reported
+        self._reported = {*overdue}
+        observed = {key: self._make_event(*key, run) for key, run in overdue.items()}
+        return Observation(
+            events=tuple(event for key, event in observed.items() if key in new),
+            holding=tuple(event for key, event in observed.items() if key not in new),
+            calm=frozenset(standing - overdue.keys()),
+        )
+
+    def _make_event(self, where: Component, code: str, run: ActiveRun) -> Event:
+        since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.requested_at))
+        waits = f": waits for {run.waits_for}" if run.waits_for else ""
+        why = run.request.reason or run.request.by
+        text = f"{run.request.label} is owed since {since} ({why}){waits}"
+        fields: Fields = {"level": run.request.level, "check": run.request.check}
+        return self._facts.make_event(code, where, fields, text)

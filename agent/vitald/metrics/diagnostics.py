@@ -16,7 +16,7 @@ from operator import itemgetter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from vitald.collectors.small_files import presentable
-from vitald.core.event_tally import Count
+from vitald.core.node_state import Count
 from vitald.model.diagnostic import Measure, Outcome, Run, Stage
 from vitald.server.routes.diagnostics import DiagnosticsView
 

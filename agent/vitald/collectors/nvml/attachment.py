@@ -1,20 +1,23 @@
-"""One attachment to the driver: starts a worker, polls it in rounds, and ends it."""
+"""
+One attachment to the driver: starts a worker process, sends it commands with deadlines, polls it in
+rounds, and ends it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+from zlib import crc32
 
 import structlog
 
-from vitald.collectors.nvml.batches import GpuState
-from vitald.collectors.nvml.client import InFlight, WorkerProcess
+from vitald.collectors.nvml.client import InFlight, WorkerGone, WorkerProcess, list_thread_states
+from vitald.collectors.nvml.gpu_state import GpuState
 from vitald.collectors.nvml.inbox import Inbox
-from vitald.collectors.nvml.library import find_library
 from vitald.collectors.nvml.node import GONE
 from vitald.collectors.nvml.outlet import Emit
-from vitald.collectors.nvml.rounds import Command, Rounds
-from vitald.collectors.nvml.session import Answer, GaveUp, Session
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.model import Batch
 
@@ -210,3 +213,181 @@ class Attachment:
     async def _emit_batch(self, batch: Batch) -> None:
         self.had_readings = self.had_readings or bool(batch.readings)
         await self._emit_to_pipeline(batch)
+
+
+# A daemon that was stopped and continues finds the deadline passed before it reads the answer that
+# is already in the pipe.
+_GRACE_S = 0.2
+
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveUp:
+    """Why a command got no answer. Without `call`, a release was requested meanwhile."""
+
+    call: InFlight | None = None  # the call that does not return, or in which the worker ended
+    error: str = ""  # how the worker ended by itself; empty if it still runs
+
+
+class Session:
+    """Commands to one worker, one at a time. One that gets no answer ends the session: the caller
+    learns why from `GaveUp` and starts another worker.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerProcess,
+        settings: NvmlSettings,
+        inbox: Inbox,
+        report_hang: Callable[[InFlight, str], Awaitable[None]],
+    ) -> None:
+        """`report_hang` is awaited when a command passes its deadline, with the call in flight and
+        the state of the worker's threads; the answer may still come after that.
+        """
+        self.worker = worker
+        self._settings = settings
+        self._inbox = inbox
+        self._report_hang = report_hang
+
+    async def ask_worker(self, command: Mapping[str, Any]) -> Union[Answer, GaveUp]:
+        """The worker's answer to a command, or why there is none.
+
+        `look` and `work` have one deadline as a whole: on a dying GPU every call may be slow.
+        `attach` initialises one GPU after the other if nothing keeps them initialised, so the
+        deadline applies to each call.
+        """
+        answer = self.worker.send_command(command)
+        began, reported = time.monotonic(), False
+        while not answer.done():
+            if self._inbox.is_release_requested():
+                return GaveUp()
+            call = self.worker.in_flight
+            if command["do"] == "attach" and call is not None:
+                began = time.monotonic() - call.seconds
+            took = time.monotonic() - began
+            left = self._limit_s(reported=reported) - took
+            if left > 0:
+                await self._inbox.wait_for(answer, min(left, self._settings.deadline_s / 4))
+            elif reported:
+                return GaveUp(call=call or _between_calls(self._settings.give_up_s))
+            else:
+                await self._inbox.wait_for(answer, _GRACE_S)
+                if not answer.done():
+                    reported = True
+                    await self._report_hang(
+                        call or _between_calls(took), list_thread_states(self.worker.pid)
+                    )
+        try:
+            return answer.result()
+        except WorkerGone as error:
+            return GaveUp(call=self.worker.in_flight or _between_calls(0.0), error=str(error))
+
+    def _limit_s(self, *, reported: bool) -> float:
+        deadline_s = self._settings.deadline_s
+        return max(self._settings.give_up_s, deadline_s) if reported else deadline_s
+
+
+def _between_calls(seconds: float) -> InFlight:
+    return InFlight(call="the worker process", gpu="", seconds=seconds)
+
+
+Command = Mapping[str, Sequence[str]]  # addresses of the GPUs to read, by tier
+
+
+class Rounds:
+    """When the worker reads which GPUs: fast readings of all in each round, slow ones of a few.
+    `due`: when the next round begins, on the monotonic clock.
+    """
+
+    def __init__(self, settings: NvmlSettings, boot_id: str, gpus: Sequence[str]) -> None:
+        """Nodes that boot together start their rounds at different times."""
+        self._fast_s = settings.fast_s
+        self._gpus = gpus
+        self._rounds_per_turn = {
+            "slow": max(1, round(settings.slow_s / settings.fast_s)),
+            "inventory": max(1, round(settings.inventory_s / settings.fast_s)),
+        }
+        self._round = 0
+        self.due = time.monotonic() + settings.fast_s * (crc32(boot_id.encode()) % 1000 / 1000)
+
+    @property
+    def is_inventory_round(self) -> bool:
+        return self._round % self._rounds_per_turn["inventory"] == 0
+
+    def is_due(self) -> bool:
+        return time.monotonic() >= self.due
+
+    def list_first_commands(self) -> list[Command]:
+        """All readings, of one GPU after the other: each command has a deadline of its own."""
+        return [{tier: [gpu] for tier in ("fast", "slow", "inventory")} for gpu in self._gpus]
+
+    def list_urgent_commands(self, urgent: Sequence[str]) -> list[Command]:
+        """Between two rounds: GPUs that reported an event."""
+        return [{"fast": urgent, "slow": urgent, "inventory": []}]
+
+    def list_next_commands(self, urgent: Sequence[str]) -> list[Command]:
+        """The round that is due now. A round that comes late does not hurry the next one."""
+        self._round += 1
+        turns = {
+            tier: _select_turn(self._gpus, self._round, rounds)
+            for tier, rounds in self._rounds_per_turn.items()
+        }
+        following, now = self.due + self._fast_s, time.monotonic()
+        self.due = following if following > now else now + self._fast_s
+        return [
+            {
+                "fast": self._gpus,
+                "slow": sorted({*turns["slow"], *urgent}),
+                "inventory": turns["inventory"],
+            }
+        ]
+
+
+def _select_turn(gpus: Sequence[str], round_number: int, rounds: int) -> list[str]:
+    """The GPUs whose turn it is in this round: spread as evenly as their number allows."""
+    return [
+        gpu
+        for index, gpu in enumerate(gpus)
+        if round_number % rounds == index * rounds // len(gpus)
+    ]
+
+
+NAME = "libnvidia-ml.so.1"
+DEFAULT = ""  # the loader's own search
+_FOLDERS = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "usr/lib",
+)
+
+
+def find_library(settings: NvmlSettings) -> str:
+    """Which libnvidia-ml.so.1 is loaded: the configured one, else that of the driver's tree, else
+    DEFAULT. The tree may come and go while vitald runs.
+
+    Where the NVIDIA GPU Operator installs the driver, its whole tree is below `/run/nvidia/driver`,
+    and the node itself has none. It comes first: it belongs to the driver that runs now, while a
+    library that the NVIDIA runtime put into a container is that of the container's start, and the
+    operator may have upgraded the driver since.
+
+    Only the library's own path is given to the loader. A search path (LD_LIBRARY_PATH) would find
+    the tree's other libraries too, and its C library is of another system.
+
+    Source: NVIDIA GPU Operator, value `hostPaths.driverInstallDir`; folders as NVIDIA's DRA driver
+    searches them (github.com/NVIDIA/k8s-dra-driver-gpu, cmd/gpu-kubelet-plugin/root.go).
+    """
+    if settings.library is not None:
+        return str(settings.library)
+    for folder in _FOLDERS:
+        path = settings.driver_root / folder / NAME
+        try:
+            if path.is_file():
+                return str(path)
+        except OSError:  # on its way out, or not for this user
+            continue
+    return DEFAULT

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitald.collectors.nvml.marker import MARKER
+from vitald.collectors.nvml.codes import MARKER
 
 _LINE_BYTES = 4 * 1024 * 1024
 _TERM_S, _KILL_S = 0.5, 1.0

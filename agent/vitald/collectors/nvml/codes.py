@@ -1,6 +1,11 @@
-"""NVML's return codes, and what a failed call means here."""
+"""
+NVML's return codes, what a failed call means here, and the marker of the call in flight: what the
+worker and the daemon share. Does not import the binding.
+"""
 
 from __future__ import annotations
+
+import struct
 
 from vitald.collectors.nvml.tiers import MISSING
 
@@ -50,3 +55,7 @@ def describe_code(code: int) -> str:
     if code in FAULTS:
         return FAULTS[code].replace("_", " ")
     return f"fails with NVML error {code}"
+
+
+# When the call began (monotonic clock; 0: no call), its C name, and its GPU's address.
+MARKER = struct.Struct("<d56s32s")

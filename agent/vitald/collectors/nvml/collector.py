@@ -19,14 +19,13 @@ from vitald.backoff import Backoff
 from vitald.catalog import Catalog
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.inventory.settings import ExpectSettings
-from vitald.collectors.nvml import exclusions
+from vitald.collectors.nvml import gpu_state
 from vitald.collectors.nvml.attachment import Attachment
-from vitald.collectors.nvml.batches import GpuState
 from vitald.collectors.nvml.client import list_device_users
+from vitald.collectors.nvml.gpu_state import GpuState, PciGpus
 from vitald.collectors.nvml.inbox import Inbox, Pids
 from vitald.collectors.nvml.node import NAME, GpuNode
 from vitald.collectors.nvml.outlet import Emit, iterate_batches
-from vitald.collectors.nvml.pci_gpus import PciGpus
 from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.nvml.release import ReleaseReport, Releases
 from vitald.collectors.nvml.settings import SECTION, NvmlSettings
@@ -178,7 +177,7 @@ class Nvml:
             return min(self.settings.inventory_s, self.deadline_s / 3)
         if state.exclusions.is_driver_stuck:
             await emit(state.build_failed_batch(state.exclusions.describe_stuck_driver()))
-            return exclusions.BACKOFF.first_s
+            return gpu_state.BACKOFF.first_s
         return None
 
     async def _admit_releases(self, emit: Emit) -> None:

@@ -18,11 +18,10 @@ from vitald.collectors.crossing import Crossing
 from vitald.collectors.device_registry import MISSED
 from vitald.collectors.event_factory import EventFactory, derive_readings
 from vitald.collectors.nvml.current import CurrentReadings
-from vitald.collectors.nvml.devices import GpuRegistry, KnownGpu
+from vitald.collectors.nvml.devices import GpuRegistry, KnownGpu, MissingGpus
 from vitald.collectors.nvml.hangs import HungComponents
 from vitald.collectors.nvml.links import Links
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
-from vitald.collectors.nvml.missing import MissingGpus
 from vitald.collectors.nvml.resets import ResetDetector
 from vitald.collectors.small_files import presentable
 from vitald.collectors.thresholds import ThresholdEvaluator

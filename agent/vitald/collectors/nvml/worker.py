@@ -35,7 +35,7 @@ from vitald.backoff import Backoff
 from vitald.collectors.nvml import calls, codes, tiers
 from vitald.collectors.nvml.board_calls import read_processes
 from vitald.collectors.nvml.calls import Call
-from vitald.collectors.nvml.marker import MARKER
+from vitald.collectors.nvml.codes import MARKER
 from vitald.collectors.nvml.query import PolledGpu, Reading
 from vitald.collectors.nvml.tiers import MISSING
 from vitald.text import replace_unprintable

@@ -1,5 +1,6 @@
 """
-Requests about all nodes of a cluster, for the sweep and for the removal of an installation.
+Requests about all nodes of a cluster, for the sweep and for the removal of an installation: with
+the credentials of a pod, or through `kubectl proxy` with those of a kubeconfig.
 
     GET    /api/v1/nodes?limit=...                        page by page, whole or metadata only
     GET    /api/v1/namespaces/NAMESPACE/pods?...          the publisher's pods on one node
@@ -12,7 +13,12 @@ page expires: 410) and "Server-Side Apply" (managedFields), tried against 1.36.
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from vitald.publish.kubernetes.client import (
@@ -24,6 +30,7 @@ from vitald.publish.kubernetes.client import (
     read_list,
     read_object,
 )
+from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials
 from vitald.publish.kubernetes.node_object import NodeObject, parse_node
 
 PAGE = 25  # nodes; one with many images takes about 50 KB
@@ -121,3 +128,40 @@ def _runs_publisher(pod: Document) -> bool:
         isinstance(container, dict) and container.get("name") == PUBLISHER
         for container in (containers if isinstance(containers, list) else ())
     )
+
+
+_START_S, _POLL_S = 10.0, 0.05
+
+
+@asynccontextmanager
+async def open_proxy(kubeconfig: Path) -> AsyncIterator[ClusterAccess]:
+    """Through `kubectl proxy`, while the context lasts: kubectl knows all kinds of credentials. The
+    proxy listens on a socket that only this user can reach, and its errors go to standard error.
+    Raises NoCredentials.
+    """
+    with tempfile.TemporaryDirectory(prefix="vitald-") as folder:
+        path = Path(folder) / "api"
+        command = ("kubectl", "proxy", f"--kubeconfig={kubeconfig}", f"--unix-socket={path}")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
+            )
+        except OSError as error:
+            raise NoCredentials(f"--kubeconfig needs kubectl: {error}") from error
+        try:
+            await _wait_until_there(path, process)
+            yield ClusterAccess(server="http://localhost", socket=path)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def _wait_until_there(path: Path, process: asyncio.subprocess.Process) -> None:
+    deadline = time.monotonic() + _START_S
+    while not path.exists():
+        if process.returncode is not None:
+            raise NoCredentials(f"kubectl proxy: exit {process.returncode}")
+        if time.monotonic() > deadline:
+            raise NoCredentials(f"kubectl proxy: not ready within {_START_S:g} s")
+        await asyncio.sleep(_POLL_S)

@@ -1,7 +1,10 @@
 """
-`vitald publish kubernetes --retire`: removes all that was written to the node, with whatever
-configuration. What that is, the API server has recorded (names.py); taints apart, which the state
-folder names.
+Removes from one node (`vitald publish kubernetes --retire`) or from all of them what vitald wrote,
+with whatever configuration: what the API server has recorded (sets.py), and taints, of which it
+records no manager.
+
+    PATCH  /api/v1/nodes/NAME/status      conditions, labels and annotations
+    PATCH  /api/v1/nodes/NAME             taints, where there is one
 """
 
 from __future__ import annotations
@@ -9,13 +12,20 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Collection
+from dataclasses import dataclass
 
+import structlog
+
+from vitald.backoff import Backoff
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
+from vitald.publish.kubernetes.cluster_client import ClusterClient
 from vitald.publish.kubernetes.credentials import NoCredentials
-from vitald.publish.kubernetes.names import describe_kept
-from vitald.publish.kubernetes.removal import remove_written
+from vitald.publish.kubernetes.node_object import NodeObject
+from vitald.publish.kubernetes.reconcile import build_removal
+from vitald.publish.kubernetes.sets import describe_kept, find_written_names
 from vitald.publish.kubernetes.settings import KubernetesSettings
-from vitald.publish.kubernetes.taint import get_taint_key
+from vitald.publish.kubernetes.taint import get_taint_key, is_ours, replace_taints
 from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import StateStore
 
@@ -73,3 +83,114 @@ async def _remove_names(
 def _explain(client: KubernetesClient, removed: set[str], error: Exception) -> str:
     done = f" (removed: {', '.join(sorted(removed))})" if removed else ""
     return f"node {client.node}: not everything could be removed{done}: {error}"
+
+
+def describe_written(node: NodeObject, prefix: str, taint_keys: Collection[str]) -> set[str]:
+    """What there is to remove."""
+    return {name.describe() for name in find_written_names(node, prefix)} | _describe_taints(
+        node, taint_keys
+    )
+
+
+async def remove_written(
+    client: KubernetesClient,
+    node: NodeObject,
+    prefix: str,
+    taint_keys: Collection[str],
+    removed: set[str],
+) -> None:
+    """From the client's node, as it was read. Adds what was removed to `removed`, also where the
+    rest fails. Raises as the client does, and SinkFailed where another writer was faster.
+    """
+    if names := find_written_names(node, prefix):
+        after = await client.patch_status(build_removal(names))
+        if left := find_written_names(after, prefix):
+            raise SinkFailed(f"still there: {', '.join(sorted(each.describe() for each in left))}")
+        removed |= {name.describe() for name in names}
+    if taints := _describe_taints(node, taint_keys):
+        await replace_taints(client, taint_keys, None)
+        removed |= taints
+
+
+def _describe_taints(node: NodeObject, keys: Collection[str]) -> set[str]:
+    return {f"taint {taint.key}" for taint in node.taints if is_ours(taint, keys)}
+
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
+
+_RETRY = Backoff(0.5, 5.0)
+_ATTEMPTS = 8  # half a minute
+_MAX_WAIT_S = 30.0  # of what a server may ask for
+_NOT_FOUND, _GONE, _TOO_MANY = 404, 410, 429
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What was removed from a node, or would be, and what is kept. In words."""
+
+    node: str
+    removed: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+async def retire_cluster(
+    client: ClusterClient, prefix: str, *, dry_run: bool = False
+) -> list[Removal]:
+    """One entry a node. Raises ApiUnreachable, ApiRefused, NoCredentials, SinkFailed after half a
+    minute without progress.
+    """
+    done: dict[str, Removal] = {}
+    token, failures = "", 0
+    while True:
+        known = len(done)
+        try:
+            nodes, token = await client.list_nodes(token)
+            for node in nodes:
+                removal = await _retire_node(client, node, prefix, dry_run=dry_run)
+                if removal.removed or node.name not in done:
+                    done[node.name] = removal
+                    _log_removal(removal, dry_run=dry_run)
+        except (ApiRefused, ApiUnreachable, SinkFailed) as error:
+            failures += 1
+            if not _is_passing(error) or failures >= _ATTEMPTS:
+                raise
+            log.warning("retire_retried", error=str(error))
+            wait = None if isinstance(error, ApiUnreachable) else error.retry_after_s
+            pause = _RETRY.delay_s(failures) if wait is None else min(wait, _MAX_WAIT_S)
+            await asyncio.sleep(pause)
+            token = ""  # nodes that are done are only read again
+            continue
+        if len(done) > known:
+            failures = 0
+        if not token:
+            return list(done.values())
+
+
+async def _retire_node(
+    client: ClusterClient, node: NodeObject, prefix: str, *, dry_run: bool
+) -> Removal:
+    client.node = node.name
+    keys = {get_taint_key(prefix)}
+    removed = describe_written(node, prefix, keys) if dry_run else set()
+    try:
+        if not dry_run:
+            await remove_written(client, node, prefix, keys, removed)
+    except ApiRefused as error:
+        if error.status != _NOT_FOUND:  # a node that is gone has nothing
+            raise
+    kept = describe_kept(node, prefix)
+    return Removal(node=node.name, removed=tuple(sorted(removed)), kept=tuple(kept))
+
+
+def _log_removal(removal: Removal, *, dry_run: bool) -> None:
+    if removal.kept:
+        log.warning("kept", node=removal.node, kept=removal.kept)
+    if removal.removed and not dry_run:
+        log.info("retired", level="notice", node=removal.node, removed=removal.removed)
+
+
+def _is_passing(error: ApiRefused | ApiUnreachable | SinkFailed) -> bool:
+    """Whether another attempt may succeed. 410: the token of the next page has expired."""
+    if not isinstance(error, ApiRefused):
+        return True
+    return error.status in (_GONE, _TOO_MANY) or error.status >= 500

@@ -8,31 +8,134 @@ A publisher is silent if it has not written for three heartbeats while this proc
 time of its last write is the API server's record, and the time of observation is this process's
 monotonic clock: neither a wrong clock, nor a restart, nor an outage of the API server, during which
 no publisher can write, makes the nodes of a cluster unknown.
+
+Kubernetes turns only the kubelet's own conditions to Unknown when they are no longer renewed.
+Source: Kubernetes, pkg/controller/nodelifecycle/node_lifecycle_controller.go.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
-from vitald.publish.kubernetes.client import REFUSED, ApiRefused, ApiUnreachable
+from vitald.model import Action, Status
+from vitald.publish.kubernetes.client import REFUSED, ApiRefused, ApiUnreachable, Document
 from vitald.publish.kubernetes.cluster_client import ClusterClient
 from vitald.publish.kubernetes.credentials import NoCredentials
-from vitald.publish.kubernetes.lease import Lease
-from vitald.publish.kubernetes.names import find_written_names
-from vitald.publish.kubernetes.node_object import NodeObject
-from vitald.publish.kubernetes.removal import remove_written
+from vitald.publish.kubernetes.desired import HEARTBEAT_STALE, ConditionStatus, list_label_keys
+from vitald.publish.kubernetes.node_object import (
+    NameKind,
+    NodeCondition,
+    NodeName,
+    NodeObject,
+    list_by_kind,
+)
+from vitald.publish.kubernetes.profiles.hyperpod import FIT, HEALTH_STATUS
+from vitald.publish.kubernetes.reconcile import delete_conditions
+from vitald.publish.kubernetes.retire import remove_written
+from vitald.publish.kubernetes.sets import (
+    HYPERPOD,
+    find_written_names,
+    list_configured_names,
+    list_profile_names,
+)
 from vitald.publish.kubernetes.settings import KubernetesSettings
-from vitald.publish.kubernetes.stale import build_stale_patch
 from vitald.publish.kubernetes.taint import get_taint_key
 from vitald.publish.retry import Retry
 from vitald.publish.sink import SinkFailed
+from vitald.timestamps import format_rfc3339
+
+DURATION_S = 180.0
+RENEW_S = 30.0
+_CONFLICT = 409
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """Leadership among the processes of a Deployment, by one Lease, as the process `identity` sees
+    it. Times on the monotonic clock.
+
+    As in client-go's leader election (tools/leaderelection), the clock of the process that reads
+    the Lease counts, not that of its holder: the Lease has expired if this process has observed no
+    renewal for its duration.
+    """
+
+    client: ClusterClient
+    namespace: str
+    name: str
+    identity: str
+    _observed: tuple[object, object] | None = field(default=None, init=False)  # holder, renewTime
+    _observed_at: float = field(default=0.0, init=False)  # first
+    _asked_at: float | None = field(default=None, init=False)
+    _is_held: bool = field(default=False, init=False)
+
+    async def hold(self, now: float) -> bool:
+        """Whether this process is the leader. Takes or renews the Lease, at most once in
+        RENEW_S. Raises as the client does.
+        """
+        if self._asked_at is None or now - self._asked_at >= RENEW_S:
+            self._is_held = False
+            self._is_held = await self._take(now)
+            self._asked_at = now
+        return self._is_held
+
+    async def release(self) -> None:
+        """So that the next leader need not wait for the expiry. Raises as the client does."""
+        if not self._is_held:
+            return
+        self._is_held, self._asked_at = False, None
+        lease = await self.client.read_lease(self.namespace, self.name)
+        if lease is not None and _read_table(lease, "spec").get("holderIdentity") == self.identity:
+            await self._write(lease, "")
+
+    async def _take(self, now: float) -> bool:
+        lease = await self.client.read_lease(self.namespace, self.name)
+        if lease is not None and not self._is_free(lease, now):
+            return False
+        return await self._write(lease, self.identity)
+
+    def _is_free(self, lease: Document, now: float) -> bool:
+        spec = _read_table(lease, "spec")
+        holder = spec.get("holderIdentity")
+        observed = (holder, spec.get("renewTime"))
+        if observed != self._observed:
+            self._observed, self._observed_at = observed, now
+        has_expired = now - self._observed_at >= DURATION_S
+        return not holder or holder == self.identity or has_expired
+
+    async def _write(self, former: Document | None, holder: str) -> bool:
+        """Whether no other process was faster."""
+        spec = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": round(DURATION_S),
+            "renewTime": format_rfc3339(time.time(), "microseconds"),
+        }
+        try:
+            if former is None:
+                kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+                lease = {**kind, "metadata": {"name": self.name}, "spec": spec}
+                await self.client.create_lease(self.namespace, lease)
+            else:
+                version = _read_table(former, "metadata").get("resourceVersion")
+                patch = {"metadata": {"resourceVersion": version}, "spec": spec}
+                await self.client.patch_lease(self.namespace, self.name, patch)
+        except ApiRefused as error:
+            if error.status != _CONFLICT:
+                raise
+            return False
+        return True
+
+
+def _read_table(document: Document, key: str) -> Document:
+    table = document.get(key)
+    return table if isinstance(table, dict) else {}
+
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("sweep")
 
@@ -162,3 +265,68 @@ class Sweep:
         elif patch := build_stale_patch(node, self._settings, time.time()):
             await self._client.patch_status(patch)
             log.warning("made_unknown", node=node.name, written_at=node.written_at)
+
+
+_MESSAGE = "vitald publish on this node has stopped writing: check its pod or unit, and its log"
+
+
+def build_stale_patch(
+    node: NodeObject, settings: KubernetesSettings, now: float
+) -> dict[str, object] | None:
+    """A patch of the status, for the node as it was read. None if it has these values already, or
+    if vitald wrote no condition: then there is no heartbeat, and a publisher that has nothing to
+    change does not write.
+
+    Conditions become Unknown and keep their heartbeat, the labels of status and action become
+    `unknown` and `none`. What else vitald wrote has no such word and is removed; an order to
+    HyperPod apart, since a node that needs a repair is likely to be silent.
+    """
+    written = find_written_names(node, settings.prefix) & node.list_names()
+    if HYPERPOD in settings.conditions and node.labels.get(HEALTH_STATUS) != FIT:
+        written -= list_profile_names(HYPERPOD)
+    kept = written & list_configured_names(settings)
+    words = list_stale_words(settings.prefix)
+    conditions = [_expire(node.conditions[type_], now) for type_ in _types(kept)]
+    changed = [each for each in conditions if each != node.conditions[each.type]]
+    labels = {
+        key: words.get(key) if NodeName(NameKind.LABEL, key) in kept else None
+        for key in list_by_kind(written, NameKind.LABEL)
+    }
+    annotations = list_by_kind(written, NameKind.ANNOTATION)
+    removed = _types(written - kept)
+    has_heartbeat = bool(conditions or removed)
+    is_same = all(node.labels.get(key) == word for key, word in labels.items())
+    if not has_heartbeat or (is_same and not (changed or annotations or removed)):
+        return None
+    return {
+        "metadata": {
+            "resourceVersion": node.resource_version,  # 409 if it was written to meanwhile
+            "labels": labels,
+            "annotations": dict.fromkeys(annotations),
+        },
+        "status": {"conditions": [each.to_json() for each in changed] + delete_conditions(removed)},
+    }
+
+
+def _types(names: Iterable[NodeName]) -> list[str]:
+    return list_by_kind(names, NameKind.CONDITION)
+
+
+def list_stale_words(prefix: str) -> dict[str, str]:
+    """Of the labels that have a word for it."""
+    words = (Status.UNKNOWN.value, Action.NONE.value)
+    return dict(zip(list_label_keys(prefix), words, strict=True))
+
+
+def _expire(condition: NodeCondition, now: float) -> NodeCondition:
+    """`now`: seconds since the epoch."""
+    unknown = ConditionStatus.UNKNOWN.value
+    is_same = condition.status == unknown and condition.last_transition
+    return NodeCondition(
+        type=condition.type,
+        status=unknown,
+        reason=HEARTBEAT_STALE,
+        message=_MESSAGE,
+        last_transition=condition.last_transition if is_same else format_rfc3339(now, "seconds"),
+        last_heartbeat=condition.last_heartbeat,
+    )

@@ -1,16 +1,90 @@
-"""What the collector knows of the node's GPUs, and the batches that report it."""
+"""
+What the collector knows of the node's GPUs, and the batches that report it: which GPUs PCI shows,
+which of them NVML can be asked about, and which are not polled because a call on them hung.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import time
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from vitald.collectors.nvml.client import InFlight
-from vitald.collectors.nvml.exclusions import Exclusions
+import structlog
+
+from vitald.backoff import Backoff
+from vitald.collectors.nvml.client import InFlight, StuckWorker
 from vitald.collectors.nvml.node import GONE, NAME, GpuNode
-from vitald.collectors.nvml.pci_gpus import PciGpus
 from vitald.collectors.nvml.release import Releases
-from vitald.model import NODE, Batch, Event, Position, SourceState
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.model import NODE, Batch, ComponentKind, Event, Position, SourceState
+from vitald.worker_thread import ThreadStuck, WorkerThread
+
+BACKOFF = Backoff(60.0, 1800.0)  # until a GPU on which a call hung is polled again
+_MAX_STUCK = 2  # with so many worker processes that do not end, no other is started
+
+
+@dataclass(frozen=True, slots=True)
+class _Exclusion:
+    """`until` is on the monotonic clock; `retries` have hung before, in succession."""
+
+    until: float
+    retries: int
+    reason: str
+
+
+class Exclusions:
+    """Excludes a GPU with exponential back-off, and for as long as its worker is stuck."""
+
+    def __init__(self) -> None:
+        self._exclusions: dict[str, _Exclusion] = {}
+        self._stuck: list[StuckWorker] = []
+
+    @property
+    def stuck_pids(self) -> tuple[int, ...]:
+        return tuple(stuck.pid for stuck in self._stuck if not stuck.is_gone)
+
+    @property
+    def is_driver_stuck(self) -> bool:
+        """True if another worker would most likely hang too."""
+        return len(self.stuck_pids) >= _MAX_STUCK
+
+    def exclude_gpu(self, gpu: str, reason: str) -> None:
+        former = self._exclusions.get(gpu)
+        retries = former.retries + 1 if former is not None else 0
+        until = time.monotonic() + BACKOFF.delay_s(retries)
+        self._exclusions[gpu] = _Exclusion(until, retries, reason)
+
+    def add_stuck(self, stuck: StuckWorker) -> None:
+        self._stuck = [former for former in self._stuck if not former.is_gone] + [stuck]
+
+    def is_excluded(self, gpu: str) -> bool:
+        exclusion = self._exclusions.get(gpu)
+        if exclusion is None:
+            return False
+        return time.monotonic() < exclusion.until or any(
+            stuck.where.gpu == gpu and not stuck.is_gone for stuck in self._stuck
+        )
+
+    def clear_gpus(self, answered: Collection[str]) -> None:
+        """These GPUs gave readings."""
+        for gpu in answered:
+            self._exclusions.pop(gpu, None)
+
+    def list_reasons(self) -> list[str]:
+        """Why readings are incomplete. A GPU stays in the list until it has answered."""
+        return [
+            f"gpu/{gpu} is not being looked at: {exclusion.reason}"
+            for gpu, exclusion in self._exclusions.items()
+        ]
+
+    def describe_stuck_driver(self) -> str:
+        pids = ", ".join(map(str, self.stuck_pids))
+        return (
+            f"{self._stuck[-1].where} does not return, and processes {pids} cannot be ended: the"
+            " driver is stuck, and only a reboot helps"
+        )
+
 
 RELEASED, RETURNED = "nvml/released", "nvml/returned"
 
@@ -164,3 +238,82 @@ class GpuState:
             text = f"{release.gpu_names} looked at again{early}: {changed}"
             events.append(self.node.create_event(RETURNED, NODE, fields, text))
         return events
+
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
+
+_DRIVER = "nvidia"
+
+
+class PciGpus:
+    """Scans PCI in a thread. If the bus cannot be read, the last scan stays valid: the failure is
+    no reason to report a GPU missing.
+    """
+
+    def __init__(self, inventory: PciInventory, thread: WorkerThread) -> None:
+        self._inventory = inventory
+        self._thread = thread
+        self._scanned = -math.inf
+        self._changed = False
+
+    @property
+    def error(self) -> str:
+        """Why the last scan failed; empty if it did not."""
+        return self._inventory.error
+
+    def find_slot(self, address: str) -> str:
+        return self._inventory.find_slot(address)
+
+    def note_change(self) -> None:
+        """The kernel announced that a device came or went."""
+        self._changed = True
+
+    def is_scan_due(self, every_s: float) -> bool:
+        failed = bool(self._inventory.error)
+        return self._changed or failed or time.monotonic() - self._scanned >= every_s
+
+    async def scan_bus(self) -> None:
+        self._scanned, self._changed = time.monotonic(), False
+        try:
+            await self._thread.call(self._inventory.scan_bus)
+        except ThreadStuck as error:
+            self._inventory.error = str(error)
+        if self._inventory.error:
+            log.error(
+                "pci_not_read",
+                error=self._inventory.error,
+                effect="GPUs that come or go are not noticed",
+            )
+
+    def list_all(self) -> set[str]:
+        """Addresses of all NVIDIA GPUs, whatever their driver: one that was passed to a virtual
+        machine is not missing.
+        """
+        devices = self._inventory.devices.values()
+        return {device.address for device in devices if device.kind is ComponentKind.GPU}
+
+    def list_usable(self) -> set[str]:
+        """Addresses of the GPUs that NVML's driver has, or none. Others belong to virtual machines,
+        or drive a display.
+        """
+        return {
+            device.address
+            for device in self._inventory.devices.values()
+            if device.kind is ComponentKind.GPU and device.driver in (None, _DRIVER)
+        }
+
+    def has_nvswitches(self) -> bool:
+        devices = self._inventory.devices.values()
+        return any(device.kind is ComponentKind.NVSWITCH for device in devices)
+
+    def describe_error(self) -> str:
+        return f"PCI cannot be read, so nobody knows which GPUs there are: {self._inventory.error}"
+
+    def describe_absence(self) -> str:
+        """Why no GPU is usable."""
+        devices = self._inventory.devices.values()
+        drivers = {device.driver or "" for device in devices if device.kind is ComponentKind.GPU}
+        if not drivers:
+            return "no NVIDIA GPU on PCI"
+        names = ", ".join(sorted(drivers))
+        return f"the NVIDIA GPUs on PCI belong to another driver ({names})"
