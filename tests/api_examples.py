@@ -25,7 +25,7 @@ from tests.system.test_expect import Machine
 from tests.waiting import until
 from vitald.server import endpoints
 from vitald.server.endpoint import Answer, Endpoint, Get, Post
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 _PLACES = {
     "config.toml": "/etc/vitald/config.toml",

@@ -28,7 +28,7 @@ from tests.harness import ROOT, Node
 from tests.monitoring import Json, Prometheus, make_config
 from tests.system.lines import xid
 from tests.system.nvml import as_if_real
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 ROWS = {"fleet": ("Nodes", "Findings"), "node": ("Health", "GPUs")}
 MINUTES, STEP_S = 10.0, 10

@@ -25,8 +25,16 @@ from vitald.judge.engine import Judge
 from vitald.judge.findings import is_carried
 from vitald.judge.repairs import find_due_repairs
 from vitald.model import NODE, Action, Component, ComponentKind, Event, Fields, Finding, Trust, When
-from vitald.model.codes import CLEARED, TOO_MANY
-from vitald.model.event import ALIKE, DOUBTED, SETTLING, SIBLINGS, UNDATED, VOUCHED
+from vitald.model.event import (
+    ALIKE,
+    CLEARED,
+    DOUBTED,
+    SETTLING,
+    SIBLINGS,
+    TOO_MANY,
+    UNDATED,
+    VOUCHED,
+)
 
 DEVICES = ("0000:18:00.0", "0000:3b:00.0", "0000:5d:00.0", "0000:9b:00.0")
 SOFTWARE = (FaultClass.APPLICATION, FaultClass.DRIVER, FaultClass.INFORMATIONAL)

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from tests.waiting import WAIT_S, until
 from tests.warm import Process, Starter
 from vitald.collectors.discovery import find_sections
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 Json = dict[str, Any]
 # What the daemon and the command line run with: their libraries, as a node has them, without those

@@ -27,7 +27,7 @@ from tests.waiting import until
 from tests.whole_tree import WholeTree
 from vitald.metrics.exposition import MAX_CHARACTERS
 from vitald.metrics.verdict_tier import FAMILIES, MAX_SERIES
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/metrics.md"
 HOW = "python -m tests.metrics_page"

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from vitald.model import Action, Status
-from vitald.publish.notify.flags import WELL
 from vitald.publish.notify.notification import (
+    WELL,
     Digest,
     DigestGroup,
     NodeFlags,

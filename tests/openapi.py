@@ -28,7 +28,7 @@ from typing import Any
 from tests.examples import EXAMPLES, name_endpoint
 from vitald.server import endpoints, schema
 from vitald.server.endpoint import Endpoint, Problem, Stream
-from vitald.server.schema import values
+from vitald.server.schema import value_types
 
 Json = dict[str, object]
 
@@ -241,7 +241,7 @@ def _described_class(kind: object) -> Json:
 def _modules() -> tuple[types.ModuleType, ...]:
     """Modules of the schema's package, with the one of plain values first."""
     names = (found.name for found in pkgutil.iter_modules(schema.__path__))
-    return (values, *(import_module(f"{schema.__name__}.{name}") for name in names))
+    return (value_types, *(import_module(f"{schema.__name__}.{name}") for name in names))
 
 
 @cache

@@ -21,7 +21,7 @@ from tests.harness import PYTHON, ROOT, Node
 from tests.system.lines import xid
 from tests.system.nvml import as_if_real
 from tests.waiting import WAIT_S
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 DRILL = "NVRM: Xid (PCI:0000:17:00): 79, pid=77, name=vitald-drill, GPU has fallen off the bus."
 CONNECTED, LISTENS = "01", "0A"  # net/tcp_states.h

@@ -20,8 +20,7 @@ from typing import Any
 from tests import openapi
 from vitald.catalog import PROFILES, load_catalog
 from vitald.cli import VERBS, build_parser
-from vitald.config.example import format_example
-from vitald.config.sections import GROUPS, SECTIONS
+from vitald.config.sections import GROUPS, SECTIONS, format_example
 from vitald.model.reasons import FixedReason, find_reason
 
 ROOT = Path(__file__).resolve().parent.parent

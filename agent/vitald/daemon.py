@@ -25,7 +25,7 @@ import structlog
 from vitald import __version__, lock
 from vitald.catalog import Catalog
 from vitald.catalog.settings import load_configured_catalog
-from vitald.collectors.kernel_log.crash_backfill import CRASH_LOGS
+from vitald.collectors.kernel_log.backfill import CRASH_LOGS
 from vitald.collectors.kernel_log.kmsg import take_stdin
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.neuron.locations import PLACED
@@ -40,13 +40,13 @@ from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.core.supervisor import Supervisor
 from vitald.diagnostics import checks
+from vitald.diagnostics.hyperpod_log import DeepLog
 from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.manager import DiagnosticsManager
-from vitald.diagnostics.node import NodeView
+from vitald.diagnostics.node_view import NodeView
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.settings import DiagnosticsSettings
-from vitald.diagnostics.summary import DeepLog
 from vitald.judge.settings import PolicySettings
 from vitald.ledger.errors import LedgerError, LedgerNewer
 from vitald.ledger.queries import PastQuery, RowList, read_events, read_run, read_runs
@@ -54,7 +54,7 @@ from vitald.ledger.settings import LedgerSettings
 from vitald.ledger.store import Ledger
 from vitald.log.output import set_level
 from vitald.log.settings import LogSettings
-from vitald.metrics import endpoint, exporter
+from vitald.metrics import exporter, scrape
 from vitald.metrics.diagnostics import RunTally
 from vitald.metrics.settings import MetricsSettings
 from vitald.metrics.slurm import UnknownJobs
@@ -349,8 +349,8 @@ class Daemon:
             )
             listen = self.config[MetricsSettings].listen
             if listen is not None:
-                connection_limit = endpoint.make_connection_limit()
-                application = endpoint.build_application(self.collector, connection_limit)
+                connection_limit = scrape.make_connection_limit()
+                application = scrape.build_application(self.collector, connection_limit)
                 await stack.enter_async_context(
                     serve_application(application, connection_limit, [open_tcp_socket(listen)])
                 )

@@ -43,9 +43,9 @@ from tests.waiting import until
 from vitald import catalog
 from vitald.diagnostics.dcgm import reading
 from vitald.diagnostics.dcgm.meanings import Meanings
+from vitald.diagnostics.device_access import find_leftovers
 from vitald.diagnostics.idle.detector import IdleContext, IdleDetector
-from vitald.diagnostics.run.leftovers import find_leftovers
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 PROLOGS, LOOKS, READS, STARTS, JOBS, RUNS = 100, 40, 100, 10, 10, 20
 EXTRA = 1000  # processes

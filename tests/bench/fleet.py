@@ -29,7 +29,7 @@ from tests.control_plane.relay import Relay, RelayedRequest
 from tests.harness import Node
 from tests.system.lines import xid
 from tests.waiting import WAIT_S
-from vitald.publish.kubernetes import events, node_watch
+from vitald.publish.kubernetes import node_events, node_watch
 from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.retry import _UNREACHABLE
 from vitald.publish.sink import _WRITES_PER_MINUTE
@@ -104,7 +104,7 @@ def run() -> Json:
                 always
                 | {
                     "PATCH": _WRITES_PER_MINUTE / _MINUTE_S,
-                    "POST": (events._PER_MINUTE + events._BURST) / _MINUTE_S,
+                    "POST": (node_events._PER_MINUTE + node_events._BURST) / _MINUTE_S,
                 },
             ),
             "return_of_the_api_server": _multiply(

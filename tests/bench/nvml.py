@@ -32,9 +32,9 @@ from tests.bench.measure import (
     scratch,
     spread,
 )
-from vitald.collectors.nvml.client import WorkerProcess
-from vitald.simulator.build import CannotBuild
-from vitald.simulator.node import SimulatedNode
+from vitald.collectors.nvml.worker_process import WorkerProcess
+from vitald.simulator.simulated_library import CannotBuild
+from vitald.simulator.simulated_node import SimulatedNode
 
 LOOKS = 200
 SECONDS = 60.0

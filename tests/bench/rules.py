@@ -40,8 +40,8 @@ from tests.system.lines import xid
 from tests.system.nvml import as_if_real
 from tests.system.test_publishers import WELL
 from tests.waiting import WAIT_S, until
-from vitald.simulator.build import CannotBuild
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_library import CannotBuild
+from vitald.simulator.simulated_node import SimulatedNode
 
 Pages = dict[str, bytes]  # of a node, by their query
 NODES = 1000

@@ -34,8 +34,8 @@ from tests.bench.measure import (
     timed,
 )
 from tests.waiting import until
-from vitald.simulator.build import CannotBuild
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_library import CannotBuild
+from vitald.simulator.simulated_node import SimulatedNode
 
 ROUNDS = 200
 FINDINGS = 100

@@ -59,7 +59,7 @@ from tests.network_tree import NetworkTree
 from tests.neuron_tree import NeuronTree
 from tests.trees import Tree
 from vitald.log.settings import LogSettings
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 HOURS = 24.0
 SHORTEST = 0.03  # a shorter day is over before there are samples of its first and its last third
@@ -180,8 +180,8 @@ class Work:
         after the loop has been told.
         """
         from vitald import worker_thread
-        from vitald.collectors.nvml import client
-        from vitald.collectors.reader_threads import ReaderThreads
+        from vitald.collectors.device_poller import ReaderThreads
+        from vitald.collectors.nvml import worker_process
         from vitald.diagnostics.run import process
 
         work = self
@@ -217,14 +217,14 @@ class Work:
         ReaderThreads._run_reads = read_on  # type: ignore[method-assign]
         threading.Thread.start = start_counted  # type: ignore[method-assign]
         _counted(work, process.Programs, "execute")
-        _counted(work, client, "_wait_for_end")
-        begin = client.WorkerProcess.__init__
+        _counted(work, worker_process, "_wait_for_end")
+        begin = worker_process.WorkerProcess.__init__
 
         def begin_worker(self: Any, *given: Any) -> None:
             begin(self, *given)
             work.workers.append(self)
 
-        client.WorkerProcess.__init__ = begin_worker  # type: ignore[method-assign]
+        worker_process.WorkerProcess.__init__ = begin_worker  # type: ignore[method-assign]
 
 
 def _counted(work: Work, owner: Any, name: str) -> None:
@@ -283,8 +283,8 @@ def serve(folder: Path, fd: int) -> None:
     """The daemon's process: `vitald run`, with this clock, and somebody who turns it at the other
     end of `fd`.
     """
-    from vitald.cli.memory import return_memory_early
-    from vitald.collectors.nvml import client
+    from vitald.cli.resident_memory import return_memory_early
+    from vitald.collectors.nvml import worker_process
     from vitald.config.sections import load_config
     from vitald.log.output import configure_log
 
@@ -292,7 +292,7 @@ def serve(folder: Path, fd: int) -> None:
     control = socket.socket(fileno=fd)
     control.setblocking(False)
     clock, work = Clock(folder / "clock"), Work()
-    client._START = _WORKER_CLOCK.format(path=str(folder / "clock")) + client._START
+    worker_process._START = _WORKER_CLOCK.format(path=str(folder / "clock")) + worker_process._START
     work.watch()
     config = load_config(folder / "config.toml")
     configure_log(config[LogSettings].level, config[LogSettings].format)

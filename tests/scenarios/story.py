@@ -35,7 +35,7 @@ from vitald.model import (
     Verdict,
     When,
 )
-from vitald.model.codes import (
+from vitald.model.event import (
     ACCEPTED,
     CLEARED,
     CLOCK_STEPPED,

@@ -16,7 +16,7 @@ from tests.control_plane.publisher import Publisher
 from tests.harness import Node
 from tests.system.lines import xid
 from tests.system.nvml import as_if_real
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 
 @pytest.fixture(scope="session")

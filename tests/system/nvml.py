@@ -30,15 +30,15 @@ from vitald.catalog import Catalog, load_catalog
 from vitald.catalog.loader import FOLDER
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml import attachment
-from vitald.collectors.nvml.client import WorkerProcess
 from vitald.collectors.nvml.collector import Nvml
-from vitald.collectors.nvml.node import GpuNode
+from vitald.collectors.nvml.gpu_node import GpuNode
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.nvml.worker import SIMULATED
+from vitald.collectors.nvml.worker_process import WorkerProcess
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Finding, Position, Readings, SourceState
-from vitald.simulator.node import SimulatedCall, SimulatedNode
+from vitald.simulator.simulated_node import SimulatedCall, SimulatedNode
 from vitald.worker_thread import WorkerThread
 
 BOOT = "b0070000-0000-4000-8000-000000000001"

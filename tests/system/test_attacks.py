@@ -49,7 +49,7 @@ from tests.system.disk import open_codes, stored
 from tests.system.lines import Ring, about, fresh_pci, fresh_pid, wait_for_pid, xid
 from tests.waiting import WAIT_S, until
 from vitald.diagnostics.run import tool
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 NOBODY, GROUP = 65534, 1
 Make = Callable[..., Node]

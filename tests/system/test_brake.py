@@ -26,7 +26,7 @@ from tests.waiting import until
 from vitald.cli.recovery.run import start_attempt
 from vitald.recovery import inputs
 from vitald.recovery.decision_log import read_records
-from vitald.recovery.request import FILE
+from vitald.recovery.recovery_request import FILE
 from vitald.slurm.scontrol import list_nodes
 
 NODES = tuple(f"n{number:03}" for number in range(1, 201))

@@ -15,7 +15,7 @@ from tests.harness import Json, Node
 from tests.system.document import conforms
 from tests.system.lines import wait_for_pid, xid
 from tests.waiting import WAIT_S, until
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 
 @pytest.fixture(scope="module")

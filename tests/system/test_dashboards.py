@@ -30,7 +30,7 @@ from tests.system.test_publishers import WELL
 from tests.unit.builders import ROOT
 from tests.waiting import until
 from tests.whole_tree import ADAPTER, WholeTree
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 # Its only series are those of a fault that these nodes cannot have; what is compared is there.
 FILTERED = {"Kernel log records lost": " > 0"}

@@ -29,9 +29,9 @@ from tests.dcgmi import Answer, Dcgmi, diag, document, refusal
 from tests.unit.builders import ROOT
 from tests.waiting import WAIT_S, until, until_async
 from vitald.diagnostics.check import MAX_BYTES, Command, Output, ProgramEnd
+from vitald.diagnostics.device_access import find_leftovers
 from vitald.diagnostics.run import descendants, process
 from vitald.diagnostics.run.descendants import is_running
-from vitald.diagnostics.run.leftovers import find_leftovers
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.run.start import Started, start_program
 

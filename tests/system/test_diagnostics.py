@@ -20,7 +20,7 @@ from tests.dcgmi import Answer, Dcgmi, Fault, diag, refused
 from tests.harness import Json, Node
 from tests.system.document import conforms
 from tests.waiting import until
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 pytestmark = NOT_BESIDE_SLURM
 

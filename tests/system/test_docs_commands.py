@@ -23,7 +23,7 @@ from tests.doc_commands import ROOT, Command, Where, commands, expand, failures,
 from tests.harness import POLLED, PYTHON, UnixConnection
 from tests.waiting import WAIT_S, until
 from vitald.cli import VERBS, main
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 DOCUMENTS = [
     "README.md",

@@ -51,7 +51,7 @@ from vitald.core.pipeline import Pipeline
 from vitald.ledger.schema import AuditRecord
 from vitald.ledger.store import Ledger
 from vitald.model import Batch, Position
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 from vitald.worker_thread import WorkerThread
 
 Make = Callable[..., Node]

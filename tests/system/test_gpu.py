@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from vitald.catalog import load_catalog
-from vitald.collectors.nvml.client import WorkerProcess, list_device_users
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
+from vitald.collectors.nvml.worker_process import WorkerProcess, list_device_users
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Batch, Readings, SourceState
 from vitald.worker_thread import WorkerThread

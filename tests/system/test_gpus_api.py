@@ -37,7 +37,7 @@ from vitald.cli import demo, main
 from vitald.cli.finding_text import MORE_FINDINGS
 from vitald.config.paths import Paths
 from vitald.config.sections import load_config
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 from vitald.slurm.settings import SlurmSettings
 
 MODEL = "NVIDIA H100 80GB HBM3"

@@ -28,7 +28,7 @@ from tests.system.lines import Ring, about, fresh_pci, ordinary, pids, wait_for_
 from tests.system.machine import Machine
 from tests.waiting import WAIT_S, until
 from vitald.collectors.kernel_log.record import split_record
-from vitald.ledger import sums
+from vitald.ledger import table
 
 pytestmark = pytest.mark.kmsg
 Write = Callable[[str], object]
@@ -312,7 +312,7 @@ def former(machine: Machine, boot: str, records: list[str]) -> None:
             "UPDATE positions SET cursor = ? WHERE source = 'kernel_log'",
             (f"500 1000000 {read} {began + 1:.3f}",),
         )
-        sums.register_function(db)
+        table.register_function(db)
         db.execute("UPDATE positions SET sum = checksum(source, boot_id, cursor)")
     entries = [
         journals.entry((number + 1) * journals.SECOND, text, boot=boot, started=began, PRIORITY=4)

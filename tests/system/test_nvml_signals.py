@@ -36,9 +36,9 @@ from vitald.collectors.nvml import collector as nvml_collector
 from vitald.collectors.nvml import inbox
 from vitald.metrics.gpus import GpuMetrics
 from vitald.model import ComponentKind, SourceState
-from vitald.simulator import build
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator import simulated_library
 from vitald.simulator.profiles import list_profiles
+from vitald.simulator.simulated_node import SimulatedNode
 
 XID = 0x8
 OF_THE_NODE = {
@@ -70,8 +70,8 @@ OF_A_GPU |= {
 @pytest.fixture(scope="module", autouse=True)
 def library() -> None:
     try:
-        build.build_library()
-    except build.CannotBuild as error:
+        simulated_library.build_library()
+    except simulated_library.CannotBuild as error:
         require(None, str(error))
 
 

@@ -22,11 +22,11 @@ from tests.harness import Node
 from tests.system.nvml import Looking, Outcomes, beside, hasty, outcome, story
 from tests.waiting import WAIT_S, until
 from vitald.backoff import Backoff
-from vitald.collectors.nvml import client, gpu_state
 from vitald.collectors.nvml import collector as nvml_collector
+from vitald.collectors.nvml import gpu_state, worker_process
 from vitald.model import NODE, Component, ComponentKind, Event, SourceState
-from vitald.simulator import build
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator import simulated_library
+from vitald.simulator.simulated_node import SimulatedNode
 
 # The driver hangs or answers at once; but the worker must be given its turn within the deadline.
 # A worker that a busy machine starts slowly is no call that hangs: several start at a time here.
@@ -91,8 +91,8 @@ WAITS = "nvmlEventSetWait_v2"  # in threads of its own, where it may take as lon
 @pytest.fixture(scope="module", autouse=True)
 def library() -> None:
     try:
-        build.build_library()
-    except build.CannotBuild as error:
+        simulated_library.build_library()
+    except simulated_library.CannotBuild as error:
         require(None, str(error))
 
 
@@ -253,7 +253,7 @@ async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> N
         assert all(named(function, event.fields["call"]) for event in (first, second))
         assert second.fields["seconds"] >= GIVE_UP_S * 0.9
         assert second.fields["state"] == "it could be ended"
-        assert client.read_start_time(hung) == "", "the worker that hung is still there"
+        assert worker_process.read_start_time(hung) == "", "the worker that hung is still there"
         if gpu is not None:
             await looking.until(lambda: len(looking.last.readings) >= 2)
             seen = {one.component: one.time for one in looking.last.readings}
@@ -281,15 +281,17 @@ async def test_no_third_worker_where_two_cannot_be_ended(soon: None, tmp_path: P
     node = made(tmp_path, gpus=3)
     node.hang_call(0, "nvmlDeviceGetPowerUsage")
     node.hang_call(1, "nvmlDeviceGetPowerUsage")
-    here = client.read_start_time(os.getpid())
+    here = worker_process.read_start_time(os.getpid())
 
-    async def stays(worker: client.WorkerProcess) -> client.StuckWorker:
+    async def stays(worker: worker_process.WorkerProcess) -> worker_process.StuckWorker:
         """It is in the kernel: no signal reaches it."""
         worker.ended, where = True, worker.in_flight
         assert where is not None
-        return client.StuckWorker(pid=os.getpid(), started=here, where=where, state="D in nv_lock")
+        return worker_process.StuckWorker(
+            pid=os.getpid(), started=here, where=where, state="D in nv_lock"
+        )
 
-    with mock.patch.object(client.WorkerProcess, "end_process", stays):
+    with mock.patch.object(worker_process.WorkerProcess, "end_process", stays):
         async with Looking(
             node, hasty(), deadline_s=DEADLINE_S, give_up_s=1.5 * DEADLINE_S
         ) as looking:
@@ -403,7 +405,7 @@ async def test_a_daemon_that_was_stopped_for_a_while_sees_no_hang(tmp_path: Path
 async def test_a_worker_that_does_not_even_begin_is_said(soon: None, tmp_path: Path) -> None:
     """Its code lies on a disk that does not answer: it is in no call at all."""
     node = made(tmp_path)
-    with mock.patch.object(client, "_START", "import time; time.sleep(60)"):
+    with mock.patch.object(worker_process, "_START", "import time; time.sleep(60)"):
         async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=GIVE_UP_S) as looking:
             await looking.until(lambda: looking.of(HUNG))
             assert looking.of(HUNG)[0].component == NODE
@@ -444,7 +446,7 @@ def _parent(pid: int) -> int:
 
 
 def _gone(pids: list[int]) -> bool:
-    return not any(client.read_start_time(pid) for pid in pids)
+    return not any(worker_process.read_start_time(pid) for pid in pids)
 
 
 @contextmanager

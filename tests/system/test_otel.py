@@ -20,7 +20,7 @@ from tests.otel.build import find_built_collector
 from tests.otel.endpoint import Endpoint, LogRecord
 from tests.system.lines import xid
 from tests.waiting import WAIT_S, until
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 SHIPPED = ROOT / "packaging/otel/collector.yaml"
 # What a test changes: JSON over HTTP, which it can read, in place of gRPC, and no waiting.

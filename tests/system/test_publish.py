@@ -20,7 +20,7 @@ from tests.waiting import until
 from vitald.judge.open_findings import MAX_FINDINGS
 from vitald.publish.daemon_feed import GRACE_S
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, MAX_MESSAGE_BYTES
-from vitald.publish.rate_limit import RateLimit
+from vitald.publish.retry import RateLimit
 from vitald.publish.sink import BETTER_S
 from vitald.timestamps import parse_rfc3339
 

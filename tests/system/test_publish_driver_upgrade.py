@@ -17,12 +17,17 @@ from tests.harness import Json, Node
 from tests.system.test_gpus_api import is_healthy, is_released, source, workers
 from tests.waiting import until
 from vitald.publish import driver_upgrade
-from vitald.publish.driver_upgrade import LABEL, DriverUpgradeMonitor
-from vitald.publish.gpu_release import REASON, GpuReleases, ReleaseFailed
+from vitald.publish.driver_upgrade import (
+    LABEL,
+    REASON,
+    DriverUpgradeMonitor,
+    GpuReleases,
+    ReleaseFailed,
+)
 from vitald.publish.kubernetes.client import KubernetesClient
 from vitald.publish.kubernetes.node_object import NodeObject
 from vitald.publish.state_store import StateStore
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 
 class Label:

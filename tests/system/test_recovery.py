@@ -35,8 +35,14 @@ from vitald.model import Repair
 from vitald.recovery.attempt import RecoveryAttempt
 from vitald.recovery.decision_log import read_last_record, read_records
 from vitald.recovery.inputs import read_config
-from vitald.recovery.request import FILE, FindingRef, Request, parse_request, render_request
-from vitald.simulator.node import SimulatedNode
+from vitald.recovery.recovery_request import (
+    FILE,
+    FindingRef,
+    Request,
+    parse_request,
+    render_request,
+)
+from vitald.simulator.simulated_node import SimulatedNode
 
 GPU = "gpu/0000:65:00.0"
 REMAP_FAILED = "Row Remapper Error: (0x0000000001aa5555) - All reserved rows for bank are remapped"

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import require
 from tests.harness import Json, Node
 from tests.waiting import until
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 DUE, NOT_DUE = 0, 10
 IDLE = '[diagnostics]\nidle = "1s"\n'

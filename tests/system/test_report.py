@@ -31,7 +31,7 @@ from tests.unit.test_ledger_versions import write_ledger
 from tests.waiting import WAIT_S, until
 from vitald.ledger.store import FILE, Ledger, LedgerEntry
 from vitald.model import Component, ComponentKind, Event
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 GROUP = grp.getgrgid(1)
 SECRET = "hunter2-Tr0ub4dor"

@@ -23,7 +23,7 @@ from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 from tests.waiting import WAIT_S, until
 from vitald.cli import EX_UNAVAILABLE
 from vitald.slurm.drain import drain_node
-from vitald.slurm.reasons import format_reason
+from vitald.slurm.owner import format_reason
 from vitald.slurm.scontrol import SlurmNode, parse_node_state, read_node_state
 from vitald.slurm.settings import SlurmSettings
 

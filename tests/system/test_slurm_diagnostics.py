@@ -24,7 +24,7 @@ from tests.system.test_diagnostics import alive, asked, ended, running, state, w
 from tests.system.test_slurm import HOST, Slurm, installed, jobs, slurm
 from tests.waiting import WAIT_S, until
 from vitald.ledger.store import Ledger
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 __all__ = ["installed", "slurm"]  # fixtures
 

@@ -14,7 +14,7 @@ from tests.bench import soak
 from tests.bench.soak import BOUNDS, exceeded
 from tests.harness import ROOT, Json
 from tests.system.nvml import _environments, _Worker, own, story
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 _HOURS, _LEAST = 0.25, 2
 # So short a day is one of storms: what is kept up to a limit is still being filled, and that

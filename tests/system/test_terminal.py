@@ -20,7 +20,7 @@ from tests.system.lines import FALLEN, xid
 from tests.system.test_cli_waits import pretender
 from tests.terminal import Terminal, show_on_terminal
 from vitald.cli.render import count_columns
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 WIDE = "訓練プロセス"  # each character takes two columns
 HOSTILE = "\x1b[2J\x1b[1;1Hhealthy\u202e"

@@ -13,8 +13,8 @@ from vitald.catalog import Catalog, Ruling, load_catalog
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.lines import strip_prefix
-from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.collectors.kernel_log.recognise import Recogniser
+from vitald.collectors.kernel_log.record import ParsedLine
 from vitald.judge.engine import Judge
 from vitald.model import (
     NODE,
@@ -30,7 +30,7 @@ from vitald.model import (
     Trust,
     When,
 )
-from vitald.model.codes import BOOT
+from vitald.model.event import BOOT
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LINES = ROOT / "tests" / "data" / "kernel_lines.jsonl"

@@ -16,7 +16,7 @@ from tests.unit.builders import catalogue, gpu
 from tests.waiting import WAIT_S, until_async
 from vitald.catalog import Clears
 from vitald.config.values import Config
-from vitald.diagnostics import device_access, planner, runner, source
+from vitald.diagnostics import active_run, device_access, planner, source
 from vitald.diagnostics.check import Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.idle.detector import IdleContext, Use, UseKind
 from vitald.diagnostics.manager import DiagnosticsManager
@@ -45,7 +45,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (source, "_PERIOD_S"),
         (source, "_QUEUED_PERIOD_S"),
-        (runner, "_WATCH_PERIOD_S"),
+        (active_run, "_WATCH_PERIOD_S"),
     ):
         monkeypatch.setattr(module, name, 0.01)
     monkeypatch.setattr(device_access, "find_leftovers", lambda _: ())

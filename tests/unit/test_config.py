@@ -14,13 +14,12 @@ from tests.unit.builders import ROOT
 from vitald import tomlfile
 from vitald.catalog.settings import CatalogSettings
 from vitald.collectors.kernel_log.settings import KernelLogSettings
-from vitald.config.changes import compare_configs, merge_reloaded
 from vitald.config.errors import ConfigError
-from vitald.config.example import format_example
 from vitald.config.paths import Paths
 from vitald.config.section import TakesEffect
-from vitald.config.sections import SECTIONS, load_config, parse_config
+from vitald.config.sections import SECTIONS, format_example, load_config, parse_config
 from vitald.config.values import Config
+from vitald.core.config_reload import compare_configs, merge_reloaded
 from vitald.diagnostics.settings import DiagnosticsSettings, SiteCheckSettings
 from vitald.judge.settings import PolicySettings
 from vitald.ledger.settings import LedgerSettings

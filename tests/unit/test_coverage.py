@@ -23,8 +23,8 @@ from vitald.diagnostics.checks.dcgm import DcgmCheck
 from vitald.diagnostics.checks.dcgm_health import DcgmHealthCheck
 from vitald.diagnostics.checks.nccl import NcclCheck
 from vitald.diagnostics.coverage import require_coverage
-from vitald.diagnostics.events import PASSED
-from vitald.diagnostics.node import NodeView
+from vitald.diagnostics.node_view import NodeView
+from vitald.diagnostics.run_events import PASSED
 from vitald.diagnostics.source import RunInterpreter
 from vitald.model import NODE, Action, Component, Finding, Readings, Sample, When
 from vitald.model.diagnostic import Outcome, Remedy, Report, Run, RunRequest, Test

@@ -16,7 +16,7 @@ from tests.unit.dcgm_made import (
     refused,
     warning,
 )
-from vitald.diagnostics.dcgm.tables import load_tables
+from vitald.diagnostics.dcgm.known_outputs import load_tables
 from vitald.model.diagnostic import Outcome, Remedy
 
 PASS, FAIL, CONFIG, INCONCLUSIVE, ERROR = (

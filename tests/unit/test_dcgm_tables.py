@@ -8,7 +8,7 @@ from tests.unit.builders import catalogue
 from tests.unit.dcgm_made import meanings
 from vitald.catalog import CatalogError, FaultClass, load_catalog
 from vitald.diagnostics.dcgm.document import Message
-from vitald.diagnostics.dcgm.tables import load_tables, parse_version
+from vitald.diagnostics.dcgm.known_outputs import load_tables, parse_version
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
 from vitald.tomlfile import parse_toml

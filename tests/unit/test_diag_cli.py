@@ -33,8 +33,8 @@ from tests.unit.diagnosing import (
 )
 from tests.waiting import WAIT_S, until
 from vitald.cli import main, status
-from vitald.cli.diag import command, progress, views
-from vitald.cli.diag.progress import Progress
+from vitald.cli.diag import command, views
+from vitald.cli.diag.command import Progress
 from vitald.model.diagnostic import (
     ActiveRun,
     Fault,
@@ -360,17 +360,17 @@ def test_ctrl_c_lets_go_and_ends_nothing(served: Served, fake: FakeDiagnostics) 
 
 
 def test_the_bar_is_full_only_at_the_end() -> None:
-    assert progress.draw_bar(0, 60) == "[........................]   0%"
-    assert progress.draw_bar(600, 60) == "[#######################.]  99%"
-    assert progress.draw_bar(600, 0.0).endswith("  0%")
-    assert progress.format_time(600, 60) == "10 min, usually 60 s"
-    assert progress.format_time(10, 0) == "10 s"
+    assert command.draw_bar(0, 60) == "[........................]   0%"
+    assert command.draw_bar(600, 60) == "[#######################.]  99%"
+    assert command.draw_bar(600, 0.0).endswith("  0%")
+    assert command.format_time(600, 60) == "10 min, usually 60 s"
+    assert command.format_time(10, 0) == "10 s"
 
 
 def test_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log shows once a minute that it still runs."""
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
     to = io.StringIO()
     with Progress(to) as shown:
         for second in range(150):

@@ -10,7 +10,14 @@ import pytest
 
 from tests.unit.builders import catalogue, event, gpu
 from vitald.collectors.event_factory import EventFactory
-from vitald.diagnostics.events import NOT_RUN, PASSED, RAN, RunMemory, make_events, mark_confirmed
+from vitald.diagnostics.run_events import (
+    NOT_RUN,
+    PASSED,
+    RAN,
+    RunMemory,
+    make_events,
+    mark_confirmed,
+)
 from vitald.judge.engine import Judge
 from vitald.model import NODE, Action, Component, ComponentKind, Event
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Run, RunRequest, Test

@@ -28,7 +28,7 @@ from tests.waiting import WAIT_S, until_async
 from vitald.catalog import Clears
 from vitald.core.jobs import BEGAN, ENDED, Job
 from vitald.core.node_state import NodeState
-from vitald.diagnostics import device_access, events
+from vitald.diagnostics import device_access, run_events
 from vitald.diagnostics.check import Command, Execute, ProgramEnd
 from vitald.diagnostics.schedule import SCHEDULE
 from vitald.model import Action, Batch, Event
@@ -426,7 +426,7 @@ def test_what_fails_before_its_program_starts_is_not_tried_all_the_time() -> Non
 def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = events.make_events
+    real = run_events.make_events
 
     def broken(run: Run, *rest: Any, **more: Any) -> list[Event]:
         if run.request.level == 1:
@@ -434,7 +434,7 @@ def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(
         return real(run, *rest, **more)
 
     async def work() -> None:
-        monkeypatch.setattr(events, "make_events", broken)
+        monkeypatch.setattr(run_events, "make_events", broken)
         async with House().open() as house:
             await house.ended(house.manager.request_run(ask(1)))
             await house.ended(house.manager.request_run(ask(2)))

@@ -28,7 +28,7 @@ from vitald.publish.notify.exec import build_environment
 from vitald.publish.notify.formats import FORMATS
 from vitald.publish.notify.notification import NotificationKind
 from vitald.publish.notify.settings import NotifySettings
-from vitald.publish.notify.signature import build_headers
+from vitald.publish.notify.webhook import build_headers
 
 PATH = ROOT / "docs/notifications.md"
 PAGE = PATH.read_text(encoding="utf-8")

@@ -29,18 +29,16 @@ from tests.journals import MIDDLE, NEW, OLD, STARTED, missed
 from tests.unit.builders import catalogue, interpreter
 from tests.unit.test_pstore import efi, put
 from tests.waiting import WAIT_S
-from vitald.collectors.kernel_log import backfill, crash_backfill, journal_backfill, ring_state
-from vitald.collectors.kernel_log.backfill import Backfill
-from vitald.collectors.kernel_log.crash_backfill import CRASH_LOGS
+from vitald.collectors.kernel_log import backfill, journal_backfill, kmsg
+from vitald.collectors.kernel_log.backfill import CRASH_LOGS, Backfill
 from vitald.collectors.kernel_log.interpret import NAME, Interpreter
 from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
-from vitald.collectors.kernel_log.log_position import LogPosition
+from vitald.collectors.kernel_log.kmsg import RingState, read_ring_state
 from vitald.collectors.kernel_log.pstore import read_crash_logs
-from vitald.collectors.kernel_log.record import KernelRecord, escape
-from vitald.collectors.kernel_log.ring_state import RingState, read_ring_state
+from vitald.collectors.kernel_log.record import KernelRecord, LogPosition, escape
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Position, Trust
-from vitald.model.codes import BOOT
+from vitald.model.event import BOOT
 from vitald.worker_thread import WorkerThread
 
 GAP, UNWATCHED = "vitald/records_lost", "vitald/not_watched"
@@ -247,7 +245,7 @@ def a_machine(folder: Path) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
         made = Machine(folder)
         patch.setattr(backfill, "read_ring_state", made.read_ring_state)
-        for module in (backfill, journal_backfill, ring_state):
+        for module in (backfill, journal_backfill, kmsg):
             patch.setattr(module, "estimate_wall_time", lambda usec: BOOTED + usec / 1e6)
         yield made
 
@@ -1129,7 +1127,7 @@ def test_the_newest_crash_logs_are_remembered(
     rebooted: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Older ones are known to be old by their time."""
-    monkeypatch.setattr(crash_backfill, "_MAX_CHUNKS", 2)
+    monkeypatch.setattr(backfill, "_MAX_CHUNKS", 2)
     for number in range(4):
         at = STARTED[OLD] + 20.0 + number
         crash(rebooted, (12.0 + number, xid(300 + number)), time=at)
@@ -1144,7 +1142,7 @@ def test_what_is_remembered_of_crash_logs_is_bounded(
     rebooted: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that lie there now come first, and of them the newest."""
-    monkeypatch.setattr(crash_backfill, "_MAX_CHUNKS", 3)
+    monkeypatch.setattr(backfill, "_MAX_CHUNKS", 3)
     known: list[list[str]] = []
     for number in range(1, 5):
         erst(rebooted, f"{7000 + number}", (10.0 + number, xid(number)))

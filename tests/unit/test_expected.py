@@ -20,10 +20,10 @@ from vitald.catalog import load_catalog
 from vitald.catalog.catalog import InstanceType
 from vitald.catalog.tables import read_instances
 from vitald.collectors.inventory.collector import CountsNotSettled, ExpectedInventory
-from vitald.collectors.inventory.learned_counts import LearnedCount, learn_count
+from vitald.collectors.inventory.device_counts import LearnedCount, learn_count
 from vitald.collectors.inventory.readings import KINDS
 from vitald.collectors.inventory.settings import ExpectSettings
-from vitald.collectors.nvml.node import GpuNode
+from vitald.collectors.nvml.gpu_node import GpuNode
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Action, Batch, Position
 from vitald.server.app import Handler

@@ -23,7 +23,7 @@ from vitald.model import (
     Trust,
     When,
 )
-from vitald.model.codes import TOO_MANY
+from vitald.model.event import TOO_MANY
 
 
 def recovery(value: int, time: float = 0.0, component: Component | None = None) -> Event:

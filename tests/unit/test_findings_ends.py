@@ -9,7 +9,7 @@ import pytest
 from tests.unit.builders import act, booted, catalogue, empty, event, gpu, only, said
 from vitald.judge.engine import Judge
 from vitald.model import NODE, Action, Component, ComponentKind, Event, FindingState, Trust
-from vitald.model.codes import CLEARED, IDENTITY
+from vitald.model.event import CLEARED, IDENTITY
 
 DAY = 86400.0
 

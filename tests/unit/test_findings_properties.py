@@ -14,7 +14,7 @@ from tests.unit.builders import booted, catalogue, event, gpu
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import compute_verdict
 from vitald.model import NODE, Action, Event, Finding, Transition, Trust
-from vitald.model.codes import ACCEPTED, BOOT, CLOCK_STEPPED
+from vitald.model.event import ACCEPTED, BOOT, CLOCK_STEPPED
 
 DEVICES = 3
 HOUR = 3600.0

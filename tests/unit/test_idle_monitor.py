@@ -10,10 +10,9 @@ import pytest
 
 from tests.clock import StandingClock
 from tests.waiting import WAIT_S
-from vitald.diagnostics.device_access import DeviceAccess
-from vitald.diagnostics.idle import monitor
+from vitald.diagnostics import device_access
+from vitald.diagnostics.device_access import DeviceAccess, IdleMonitor
 from vitald.diagnostics.idle.detector import Use, UseKind
-from vitald.diagnostics.idle.monitor import IdleMonitor
 
 TRAINING = Use(kind=UseKind.PROCESS, words="python3 (pid 7)")
 
@@ -42,8 +41,8 @@ class Access:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
     made = StandingClock()
-    monkeypatch.setattr(monitor, "time", made)
-    monkeypatch.setattr(monitor, "_PERIOD_S", 0.0)
+    monkeypatch.setattr(device_access, "time", made)
+    monkeypatch.setattr(device_access, "_PERIOD_S", 0.0)
     return made
 
 

@@ -38,6 +38,7 @@ CALM = {
         "math",
         "re",
         "string",
+        "zlib",
     ),
     "typing",
 }
@@ -46,7 +47,7 @@ READER = (  # of the catalogue's files; the package names it, and is the way to 
 )
 # Puts a time that it is given into words, and needs `datetime` for that
 CALENDAR = "vitald.judge.device_history"
-ROOTS_RULES = [f"vitald.recovery.{name}" for name in ("action_log", "decision", "request")]
+ROOTS_RULES = [f"vitald.recovery.{name}" for name in ("action_log", "decision", "recovery_request")]
 SERVER = (
     *("aiohttp", "structlog", "prometheus_client", "anyio", "jinja2"),
     *(f"vitald.server.{name}" for name in ("app", "schema", "routes")),
@@ -78,17 +79,7 @@ def named(prefix: str) -> list[str]:
 
 GRAMMARS = [
     f"vitald.collectors.kernel_log.{name}"
-    for name in (
-        "clock",
-        "firmware_report",
-        "lines",
-        "months",
-        "recognise",
-        "record",
-        "parsed_line",
-        "sxid",
-        "xid",
-    )
+    for name in (*("lines", "months", "recognise", "record", "saved_clock", "xid"),)
 ]
 # Sections of the configuration, each in the package that it configures
 SETTINGS = [name for name in MODULES if name.endswith(".settings")]
@@ -107,7 +98,7 @@ PURE = [
 # that is in it.
 LAYERS = (
     *("text", "timestamps", "backoff", "tasks"),
-    *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd", "programs"),
+    *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd", "program_paths"),
     *("config", "catalog", "settings", "slurm", "judge"),
     *("collectors", "ledger", "config.sections", "core"),
     *("diagnostics", "recovery"),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.builders import finding
 from vitald.core.incident_steps import IncidentSteps
-from vitald.core.publishers import SinkReport
+from vitald.core.publisher_reports import SinkReport
 from vitald.model import Action, Finding, Transition
 from vitald.publish.kubernetes.settings import TAINT_SINK
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.builders import act, booted, empty, event, finding, only
 from vitald.judge import findings as life
 from vitald.model import NODE, Trust
-from vitald.model.codes import ACCEPTED, CLEARED
+from vitald.model.event import ACCEPTED, CLEARED
 
 
 @pytest.mark.parametrize(("apart", "counts"), [(29.0, False), (31.0, True)])

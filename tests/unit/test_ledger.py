@@ -17,7 +17,7 @@ from vitald.ledger.errors import LedgerDamaged, LedgerError, LedgerNewer
 from vitald.ledger.queries import PastQuery, read_changes, read_events, read_findings
 from vitald.ledger.schema import VERSION, AuditRecord
 from vitald.ledger.store import FILE, Ledger, LedgerEntry
-from vitald.ledger.sums import compute_checksum
+from vitald.ledger.table import compute_checksum
 from vitald.model import (
     NODE,
     Changes,
@@ -28,7 +28,7 @@ from vitald.model import (
     ResolvedFault,
     Transition,
 )
-from vitald.model.codes import CLEARED
+from vitald.model.event import CLEARED
 
 
 @pytest.fixture

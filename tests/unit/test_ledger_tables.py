@@ -15,8 +15,7 @@ from tests.unit.builders import event, finding, gpu
 from tests.unit.test_runs import FULL
 from vitald.ledger import schema
 from vitald.ledger.schema import AuditRecord, PastTransition, Seal
-from vitald.ledger.sums import compute_checksum
-from vitald.ledger.table import UNREADABLE, RowDamaged, Table
+from vitald.ledger.table import UNREADABLE, RowDamaged, Table, compute_checksum
 from vitald.model import (
     Acceptance,
     Action,

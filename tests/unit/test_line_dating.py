@@ -14,9 +14,8 @@ import pytest
 from tests.looking import batches_of
 from tests.unit.builders import catalogue, empty, event, gpu
 from vitald.collectors.kernel_log.drills import DrillRegistry
-from vitald.collectors.kernel_log.file import LogFile
+from vitald.collectors.kernel_log.followed_file import LineDating, LogFile, Written
 from vitald.collectors.kernel_log.interpret import Interpreter
-from vitald.collectors.kernel_log.line_dating import LineDating, Written
 from vitald.collectors.kernel_log.lines import strip_prefix
 from vitald.model import Action, Component, ComponentKind, Event, Position, Trust
 

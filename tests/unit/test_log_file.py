@@ -15,9 +15,9 @@ import pytest
 from tests.unit.builders import catalogue
 from tests.unit.test_scan import LOST, STAMPED, scan_json
 from tests.waiting import until_async
-from vitald.collectors.kernel_log import file as log_file
+from vitald.collectors.kernel_log import followed_file as log_file
 from vitald.collectors.kernel_log.drills import DrillRegistry
-from vitald.collectors.kernel_log.file import LogFile
+from vitald.collectors.kernel_log.followed_file import LogFile
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.model import Position
 

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from vitald.log import output
-from vitald.log.lines import format_record, is_journal
+from vitald.log.line_format import format_record, is_journal
 
 WHEN = "2026-11-22T06:57:55.123456Z"
 RECORD: Mapping[str, object] = {

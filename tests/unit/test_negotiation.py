@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitald.metrics.exposition import Format
-from vitald.metrics.negotiation import Tier, UnknownTier, accepts_gzip, choose_format, read_tier
+from vitald.metrics.scrape import Tier, UnknownTier, accepts_gzip, choose_format, read_tier
 
 # As Prometheus 2.42 and 3 send it (scrape/scrape.go)
 PROMETHEUS_2 = (

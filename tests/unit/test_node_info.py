@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitald.core.node_state import NodeState
-from vitald.metrics.node_info import NodeIdentity
+from vitald.metrics.node import NodeIdentity
 from vitald.model import NODE, Component, ComponentKind, Readings, Sample
 
 

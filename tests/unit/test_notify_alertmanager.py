@@ -17,7 +17,7 @@ from tests.unit.test_publish_events import STATE
 from vitald.model import Action, Status, When
 from vitald.publish.notify import alertmanager
 from vitald.publish.notify.alertmanager import RESEND_S, AlertmanagerSink, FiringAlerts, build_url
-from vitald.publish.notify.quiet_time import QuietTime
+from vitald.publish.notify.receiver import QuietTime
 from vitald.publish.notify.settings import NotifySettings
 from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import StateStore

@@ -24,11 +24,10 @@ from tests.notifications import (
 )
 from tests.unit.builders import ROOT
 from vitald.model import Action
-from vitald.publish.notify.flags import WELL
 from vitald.publish.notify.formats import FORMATS, encode_json
 from vitald.publish.notify.formats.text import describe_flags, describe_notification
-from vitald.publish.notify.notification import Notification, NotificationKind
-from vitald.publish.notify.signature import build_headers
+from vitald.publish.notify.notification import WELL, Notification, NotificationKind
+from vitald.publish.notify.webhook import build_headers
 
 SCHEMA = json.loads((ROOT / "docs/reference/notification.schema.json").read_text())
 HOSTILE = {

@@ -23,7 +23,13 @@ from tests.unit.test_publish_events import STATE, Ledger, make_change
 from tests.waiting import WAIT_S
 from vitald.model import Action, Status
 from vitald.publish.notify import runner as engine
-from vitald.publish.notify.backlog import MAX_RECEIPTS
+from vitald.publish.notify.backlog import (
+    MAX_RECEIPTS,
+    Progress,
+    Receipt,
+    format_progress,
+    parse_progress,
+)
 from vitald.publish.notify.findings import FindingReader
 from vitald.publish.notify.formats.text import describe_notification, is_resolved
 from vitald.publish.notify.notification import (
@@ -33,7 +39,6 @@ from vitald.publish.notify.notification import (
     NotificationKind,
     NotifiedFinding,
 )
-from vitald.publish.notify.progress import Progress, Receipt, format_progress, parse_progress
 from vitald.publish.notify.receiver import NotificationRefused
 from vitald.publish.notify.runner import NotifyRunner
 from vitald.publish.notify.settings import CHANGES, NotifySettings

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from vitald import tomlfile
-from vitald.config.changes import compare_configs, merge_reloaded
 from vitald.config.errors import ConfigError
 from vitald.config.section import TakesEffect
 from vitald.config.sections import parse_config
 from vitald.config.values import Config
+from vitald.core.config_reload import compare_configs, merge_reloaded
 from vitald.publish.config import load_config
 from vitald.publish.notify.settings import MAX_RECEIVERS, NotifySettings
 

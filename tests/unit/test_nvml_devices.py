@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from vitald.collectors.nvml.devices import GpuRegistry, KnownGpu
+from vitald.collectors.nvml.known_gpus import GpuRegistry, KnownGpu
 
 A, B, C, D = (
     KnownGpu(address=f"0000:{number}:00.0", uuid=f"GPU-{letter}", serial=letter)

@@ -17,10 +17,10 @@ from tests.exported import read_exported
 from tests.unit.test_link_metrics import read
 from tests.waiting import WAIT_S
 from vitald.collectors.nvml import tiers
-from vitald.collectors.nvml.client import WorkerProcess
+from vitald.collectors.nvml.worker_process import WorkerProcess
 from vitald.metrics.gpus import GpuMetrics
-from vitald.simulator import build
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_library import CannotBuild
+from vitald.simulator.simulated_node import SimulatedNode
 
 GIB = 2**30
 Json = dict[str, Any]
@@ -31,7 +31,7 @@ def node(tmp_path: Path) -> Iterator[SimulatedNode]:
     try:
         node = SimulatedNode(tmp_path / "node", "h100")
         library = node.library
-    except build.CannotBuild as error:
+    except CannotBuild as error:
         require(None, str(error))
         raise
     assert library

@@ -19,7 +19,7 @@ from tests.unit.test_nvml_readings import failing
 from vitald.collectors.nvml import calls, profiling_calls, tiers
 from vitald.collectors.nvml.query import PolledGpu
 from vitald.metrics.gpus import GpuMetrics
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_node import SimulatedNode
 
 __all__ = ["node"]
 NO_DATA, LOST, INVALID = 21, 15, 2

@@ -19,7 +19,7 @@ from tests.exported import read_exported
 from tests.looking import CATALOG
 from vitald.collectors.nvml import calls, tiers
 from vitald.collectors.nvml import codes as nvml_codes
-from vitald.collectors.nvml.node import GpuNode
+from vitald.collectors.nvml.gpu_node import GpuNode
 from vitald.collectors.nvml.query import PolledGpu
 from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.nvml.worker import NvmlWorker

@@ -31,8 +31,7 @@ from tests.waiting import WAIT_S
 from vitald import model
 from vitald.cli import build_parser, client, finding_text
 from vitald.cli.page import server, wording
-from vitald.cli.page.answers import Answers, read_answers
-from vitald.cli.page.build import build_error_page, build_page
+from vitald.cli.page.build import Answers, build_error_page, build_page, read_answers
 from vitald.cli.page.cards import list_commands
 from vitald.cli.page.model import Page, Span, Tone
 from vitald.cli.page.template import PageTemplate

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitald.collectors.kernel_log.parsed_line import format_pci, normalize_pci
+from vitald.collectors.kernel_log.record import format_pci, normalize_pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Component, ComponentKind
 

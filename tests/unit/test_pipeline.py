@@ -36,8 +36,8 @@ from vitald.ledger.queries import PastQuery, read_events, read_runs
 from vitald.ledger.schema import AuditRecord
 from vitald.ledger.store import Ledger, LedgerEntry
 from vitald.model import NODE, Batch, Event, Memory, Position, Transition, Trust
-from vitald.model.codes import BOOT as BOOTED
-from vitald.model.codes import CLOCK_STEPPED, IDENTITY
+from vitald.model.event import BOOT as BOOTED
+from vitald.model.event import CLOCK_STEPPED, IDENTITY
 from vitald.worker_thread import WorkerThread
 
 BOOT = "boot-a"
@@ -180,7 +180,7 @@ class Clock(SimpleNamespace):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for one in (module, evaluator, evaluator, work_queue, ledger_writer):
+    for one in (module, evaluator, work_queue, ledger_writer):
         monkeypatch.setattr(one, "time", made)
     return made
 

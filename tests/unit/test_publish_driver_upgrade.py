@@ -17,10 +17,12 @@ from vitald.publish.driver_upgrade import (
     PHASES,
     RELEASE_S,
     RELEASED_SINCE,
+    DaemonReleases,
     DriverUpgradeMonitor,
+    GpuReleases,
+    ReleaseFailed,
     UpgradePhase,
 )
-from vitald.publish.gpu_release import DaemonReleases, GpuReleases, ReleaseFailed
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
 from vitald.publish.kubernetes.node_object import NodeObject
 from vitald.publish.state_store import StateStore

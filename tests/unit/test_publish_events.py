@@ -22,7 +22,7 @@ from vitald.publish.kubernetes.client import (
     ApiUnreachable,
     KubernetesClient,
 )
-from vitald.publish.kubernetes.events import EventRunner, build_event, is_announced
+from vitald.publish.kubernetes.node_events import EventRunner, build_event, is_announced
 from vitald.publish.kubernetes.node_object import NodeObject, NodeTaint
 from vitald.publish.kubernetes.reconcile import LastTransition
 from vitald.publish.kubernetes.retire import NotRetired, retire_node

@@ -23,16 +23,16 @@ import pytest
 from tests.waiting import WAIT_S, until_async
 from vitald.publish import daemon_feed
 from vitald.publish.daemon_feed import DaemonFeed
-from vitald.publish.daemon_report import DaemonReport
 from vitald.publish.http import parse_json
 from vitald.publish.kubernetes import client as client_module
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, TokenSource
 from vitald.publish.kubernetes.desired import MAX_MESSAGE_BYTES, build_own_parts, combine
-from vitald.publish.kubernetes.events import build_event
+from vitald.publish.kubernetes.node_events import build_event
 from vitald.publish.kubernetes.node_object import parse_node
 from vitald.publish.kubernetes.node_watch import WatchingClient
 from vitald.publish.kubernetes.settings import KubernetesSettings
+from vitald.publish.publisher import DaemonReport
 from vitald.publish.sink import SinkHealth
 from vitald.publish.sinks import find_node_name
 from vitald.publish.summary import (

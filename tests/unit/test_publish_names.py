@@ -14,7 +14,7 @@ from vitald.catalog import PROFILES
 from vitald.model.reasons import FixedReason, find_reason, make_reason
 from vitald.publish.kubernetes.desired import combine
 from vitald.publish.kubernetes.node_object import MANAGER, NameKind, NodeName, NodeObject
-from vitald.publish.kubernetes.profiles.tables import read_words
+from vitald.publish.kubernetes.profiles.foreign_words import read_words
 from vitald.publish.kubernetes.sets import (
     CONDITION_PROFILES,
     HYPERPOD,

@@ -29,8 +29,9 @@ from vitald.publish.kubernetes.node_object import (
     NodeObject,
     parse_node,
 )
-from vitald.publish.kubernetes.profiles import tables
+from vitald.publish.kubernetes.profiles import foreign_words
 from vitald.publish.kubernetes.profiles.conditions import build_foreign_conditions
+from vitald.publish.kubernetes.profiles.foreign_words import read_words
 from vitald.publish.kubernetes.profiles.hyperpod import (
     FAULT_DETAILS,
     FAULT_REASONS,
@@ -39,7 +40,6 @@ from vitald.publish.kubernetes.profiles.hyperpod import (
     build_labels,
     make_label_value,
 )
-from vitald.publish.kubernetes.profiles.tables import read_words
 from vitald.publish.kubernetes.reconcile import build_patch
 from vitald.publish.kubernetes.sets import (
     FORMER,
@@ -182,7 +182,7 @@ def test_fault_types_of_hyperpod() -> None:
 
 
 def test_a_mistake_in_a_table_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_FOLDER", tmp_path)
+    monkeypatch.setattr(foreign_words, "_FOLDER", tmp_path)
     mistakes = {
         "[[word]]\ntype = 'T'\ncodes = ['x/1']": "word 1: expected a string, found None",
         "[[word]]\nword = 'W'\nkodes = []": "word 1: unknown key kodes",

@@ -16,7 +16,7 @@ from tests.unit.test_publish_kubernetes import HEALTHY, SILENT, UNHEALTHY
 from tests.waiting import until_async
 from vitald.model import Action, Status
 from vitald.publish import sink as sink_module
-from vitald.publish.rate_limit import RateLimit
+from vitald.publish.retry import RateLimit
 from vitald.publish.sink import (
     _BURST,
     _RESERVED,

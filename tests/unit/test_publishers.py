@@ -24,12 +24,12 @@ from tests.harness import Json
 from tests.system.document import conforms
 from tests.waiting import WAIT_S, until_async
 from vitald.cli.status import show_status
-from vitald.core import publishers as kept
+from vitald.core import publisher_reports as kept
 from vitald.core.node_state import NodeState
-from vitald.core.publishers import SILENT_AFTER_S, Publishers
-from vitald.metrics import publishers as metrics
-from vitald.publish import daemon_report
-from vitald.publish.daemon_report import DaemonReport, _describe_health
+from vitald.core.publisher_reports import SILENT_AFTER_S, Publishers
+from vitald.metrics import daemon as metrics
+from vitald.publish import publisher
+from vitald.publish.publisher import DaemonReport, _describe_health
 from vitald.publish.sink import SinkHealth
 from vitald.server import connection_limit, endpoints
 from vitald.server.peer import Peer
@@ -297,8 +297,8 @@ def test_the_publisher_repeats_its_report_to_a_daemon_that_forgot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that was restarted is told within one interval."""
-    monkeypatch.setattr(daemon_report, "INTERVAL_S", 0.05)
-    monkeypatch.setattr(daemon_report, "_CHECK_S", 0.01)
+    monkeypatch.setattr(publisher, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(publisher, "_CHECK_S", 0.01)
     state = NodeState("boot", 0.0, device_reset=False)
 
     async def work() -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from tests.waiting import until, until_async
-from vitald.collectors.reader_threads import Broken, ReaderThreads
+from vitald.collectors.device_poller import Broken, ReaderThreads
 
 
 def threads(name: str) -> int:

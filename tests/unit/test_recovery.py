@@ -32,7 +32,7 @@ from vitald.recovery.decision import (
     decide,
     describe_presence,
 )
-from vitald.recovery.request import (
+from vitald.recovery.recovery_request import (
     MAX_BYTES,
     FindingRef,
     InvalidRequest,
@@ -685,7 +685,7 @@ def test_old_entries_make_room_but_none_that_counts() -> None:
 
 
 def test_the_deciding_parts_touch_no_machine() -> None:
-    for module in ("request", "action_log", "decision"):
+    for module in ("recovery_request", "action_log", "decision"):
         assert (
             forbidden(
                 imports(MODULES[f"vitald.recovery.{module}"]),

@@ -17,7 +17,7 @@ from tests.unit.test_imports import MODULES, forbidden, imports, named
 from tests.waiting import until_async
 from vitald.core.node_state import LedgerHealth, NodeState
 from vitald.model import Action, Finding, Repair, SourceState
-from vitald.recovery.request import FILE, Request, parse_request
+from vitald.recovery.recovery_request import FILE, Request, parse_request
 from vitald.recovery.settings import RecoverySettings
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.worker_thread import WorkerThread
@@ -228,7 +228,8 @@ def test_the_daemon_can_ask_and_nothing_else() -> None:
     loads starts a reboot.
     """
     allowed = {"vitald.recovery"} | {
-        f"vitald.recovery.{name}" for name in ("decision", "decision_log", "request", "settings")
+        f"vitald.recovery.{name}"
+        for name in ("decision", "decision_log", "recovery_request", "settings")
     }
     for module in [*named("vitald.server"), "vitald.daemon"]:
         used = {

@@ -14,11 +14,11 @@ import pytest
 from tests.conftest import require
 from tests.waiting import until
 from vitald.model import Repair
-from vitald.programs import RECOVERY_PATH
+from vitald.program_paths import RECOVERY_PATH
 from vitald.recovery import decision_log, files, programs
 from vitald.recovery.decision import Decision, Step
+from vitald.recovery.decision_log import format_decision
 from vitald.recovery.files import Untrusted
-from vitald.recovery.report import format_decision
 from vitald.timestamps import format_rfc3339
 
 NOBODY = 65534

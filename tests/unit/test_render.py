@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from vitald.cli import render, table
+from vitald.cli import render
 
 WIDE = "訓練プロセス"  # a character takes two columns
 
@@ -107,7 +107,7 @@ def test_a_table_is_whole_on_a_terminal(
         ("gpu/0", "\x1b[1mUNFIT\x1b[0m", "", "7"),
         ("nvswitch/1", "fit", "GPU 0, serial 1", "12"),
     ]
-    shown = [*table.format_table(("component", "is", "device", "n"), rows, right=(3,))]
+    shown = [*render.format_table(("component", "is", "device", "n"), rows, right=(3,))]
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown]
     assert (len(plain), max(map(len, plain)) <= columns) == (lines, True), plain
     cells = [cell for row in (("component", "is", "device", "n"), *rows) for cell in row]

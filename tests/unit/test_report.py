@@ -28,13 +28,11 @@ from vitald.cli import CommandFailed, client
 from vitald.cli.client import NoAnswer
 from vitald.cli.report import archive, machine, redact
 from vitald.cli.report.archive import Archive, ArchiveFull, CannotWrite, create_file
-from vitald.cli.report.configuration import read_configuration
-from vitald.cli.report.event_pages import EventPages
-from vitald.cli.report.history import DaemonHistory
+from vitald.cli.report.history import DaemonHistory, EventPages
 from vitald.cli.report.parts import ReportOptions, SupportReport
-from vitald.cli.report.redact import REDACTED, Redactor, redact_configuration
-from vitald.config.example import format_example
+from vitald.cli.report.redact import REDACTED, Redactor, read_configuration, redact_configuration
 from vitald.config.paths import Paths
+from vitald.config.sections import format_example
 from vitald.judge.settings import PolicySettings
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE, Endpoint

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vitald.catalog import Case, Clears, FaultClass, Rule
 from vitald.catalog.catalog import Catalog
 from vitald.catalog.correlation import CorrelationRules
-from vitald.catalog.lemon import LemonScoring
+from vitald.catalog.escalation import LemonScoring
 from vitald.model import Action, When
 
 OWN = Clears(quiet_s=60.0)

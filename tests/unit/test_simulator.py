@@ -23,10 +23,10 @@ from tests.conftest import require
 from tests.waiting import WAIT_S, until
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import ComponentKind
-from vitald.simulator import build
-from vitald.simulator.keys import list_exported_calls
-from vitald.simulator.node import SimulatedCall, SimulatedNode
+from vitald.simulator import simulated_library
 from vitald.simulator.profiles import list_profiles
+from vitald.simulator.simulated_node import SimulatedCall, SimulatedNode
+from vitald.simulator.state_file import list_exported_calls
 
 SUCCESS, STALE, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TIMED_OUT, LOST, VERSION = (
     0,
@@ -973,14 +973,14 @@ def test_a_node_without_a_trace_has_no_calls(
 
 
 def test_the_library_is_built_once(tmp_path: Path) -> None:
-    made = build.build_library(tmp_path)
+    made = simulated_library.build_library(tmp_path)
     assert (
         made.name == "libnvidia-ml.so.1"
         and made.parent.parent == tmp_path
         and made.parent.name.startswith("nvml-")
     )
     before = made.stat()
-    assert build.build_library(tmp_path) == made
+    assert simulated_library.build_library(tmp_path) == made
     assert (made.stat().st_ino, made.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert [path.name for path in made.parent.iterdir()] == [made.name]
 
@@ -988,7 +988,7 @@ def test_the_library_is_built_once(tmp_path: Path) -> None:
 def test_builds_at_the_same_time_give_one_library(tmp_path: Path) -> None:
     found: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: found.append(build.build_library(tmp_path)))
+        threading.Thread(target=lambda: found.append(simulated_library.build_library(tmp_path)))
         for _ in range(3)
     ]
     for thread in threads:
@@ -1003,7 +1003,14 @@ def test_the_source_compiles_without_a_warning(tmp_path: Path) -> None:
     compiler = next(found for name in ("cc", "gcc", "clang") if (found := shutil.which(name)))
     made = tmp_path / "strict.so"
     done = subprocess.run(
-        [compiler, "-Werror", *build.FLAGS, "-o", str(made), str(build.SOURCE)],
+        [
+            compiler,
+            "-Werror",
+            *simulated_library.FLAGS,
+            "-o",
+            str(made),
+            str(simulated_library.SOURCE),
+        ],
         capture_output=True,
         text=True,
     )
@@ -1012,10 +1019,10 @@ def test_the_source_compiles_without_a_warning(tmp_path: Path) -> None:
 
 def test_another_source_is_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nvml.c").write_text("int nothing(void) { return 0; }\n")
-    monkeypatch.setattr(build, "SOURCE", tmp_path / "nvml.c")
-    first = build.build_library(tmp_path)
+    monkeypatch.setattr(simulated_library, "SOURCE", tmp_path / "nvml.c")
+    first = simulated_library.build_library(tmp_path)
     (tmp_path / "nvml.c").write_text("int nothing(void) { return 1; }\n")
-    assert build.build_library(tmp_path) != first and first.is_file()
+    assert simulated_library.build_library(tmp_path) != first and first.is_file()
 
 
 def test_without_a_compiler_it_says_what_to_install(
@@ -1023,18 +1030,20 @@ def test_without_a_compiler_it_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        build.CannotBuild, match=r"no C compiler.*apt-get install gcc.*dnf install gcc"
+        simulated_library.CannotBuild, match=r"no C compiler.*apt-get install gcc.*dnf install gcc"
     ):
-        build.build_library(tmp_path)
+        simulated_library.build_library(tmp_path)
 
 
 def test_what_the_compiler_says_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nvml.c").write_text("int broken(void) { return nowhere; }\n")
-    monkeypatch.setattr(build, "SOURCE", tmp_path / "nvml.c")
-    with pytest.raises(build.CannotBuild, match=r"could not compile .*nvml\.c:\n.*error.*nowhere"):
-        build.build_library(tmp_path / "cache")
+    monkeypatch.setattr(simulated_library, "SOURCE", tmp_path / "nvml.c")
+    with pytest.raises(
+        simulated_library.CannotBuild, match=r"could not compile .*nvml\.c:\n.*error.*nowhere"
+    ):
+        simulated_library.build_library(tmp_path / "cache")
     assert not any(path.is_file() for path in (tmp_path / "cache").rglob("*"))
 
 
@@ -1044,16 +1053,16 @@ def test_where_the_cache_cannot_be_written_a_private_folder_serves(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(build.CannotBuild, match="cannot be written"):
-        build.build_library(tmp_path / "file")
-    made = build.build_library()
+    with pytest.raises(simulated_library.CannotBuild, match="cannot be written"):
+        simulated_library.build_library(tmp_path / "file")
+    made = simulated_library.build_library()
     private = tmp_path / f"vitald-{os.geteuid()}"
     assert made.parent.parent == private and private.stat().st_mode & 0o777 == 0o700
     private.chmod(0o777)  # anybody could have put that library there
-    with pytest.raises(build.CannotBuild, match="only this user"):
-        build.build_library()
+    with pytest.raises(simulated_library.CannotBuild, match="only this user"):
+        simulated_library.build_library()
     shutil.rmtree(private)
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     private.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(build.CannotBuild, match="only this user"):
-        build.build_library()
+    with pytest.raises(simulated_library.CannotBuild, match="only this user"):
+        simulated_library.build_library()

@@ -19,17 +19,17 @@ from tests.unit.test_diagnostic_events import Story
 from tests.waiting import until_async
 from vitald.catalog import load_catalog
 from vitald.collectors.event_factory import EventFactory
-from vitald.config.changes import compare_configs, merge_reloaded
 from vitald.config.section import TakesEffect
+from vitald.core.config_reload import compare_configs, merge_reloaded
 from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.check_set import SiteCheck
-from vitald.diagnostics.events import NOT_RUN, make_removed_events
 from vitald.diagnostics.run.descendants import Process, list_processes
+from vitald.diagnostics.run_events import NOT_RUN, make_removed_events
 from vitald.diagnostics.schedule import SCHEDULE
 from vitald.diagnostics.settings import SiteCheckSettings
 from vitald.model import NODE, Action, Component, ComponentKind, Finding, Trust
-from vitald.model.codes import BOOT
 from vitald.model.diagnostic import Fault, Outcome, Report, RunRequest
+from vitald.model.event import BOOT
 
 LATE = "past the deadline"
 

@@ -18,10 +18,10 @@ from tests.unit.slurm_made import record_scontrol, verdict
 from tests.unit.test_imports import forbidden, loaded_by
 from tests.waiting import WAIT_S
 from vitald.cli.slurm import command, health
-from vitald.cli.slurm.script_settings import ScriptSettings
+from vitald.cli.slurm.daemon_client import ScriptSettings
 from vitald.metrics.slurm import UnknownJobs
 from vitald.slurm import drain, scontrol
-from vitald.slurm.reasons import record_reasons
+from vitald.slurm.owner import record_reasons
 from vitald.slurm.scontrol import SlurmNode
 from vitald.slurm.unknown_jobs import count_job
 from vitald.worker_thread import WorkerThread

@@ -14,8 +14,7 @@ from tests.unit.slurm_made import record_scontrol, show_node, verdict
 from tests.waiting import WAIT_S
 from vitald.slurm import scontrol
 from vitald.slurm.drain import choose_hyperpod_action, drain_node, resume_node
-from vitald.slurm.owner import Owner, find_owner
-from vitald.slurm.reasons import format_reason, record_reasons
+from vitald.slurm.owner import Owner, find_owner, format_reason, record_reasons
 from vitald.slurm.scontrol import SlurmNode
 from vitald.slurm.settings import SlurmSettings
 

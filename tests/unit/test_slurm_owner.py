@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vitald.slurm.owner import Owner, find_owner
-from vitald.slurm.reasons import forget_reasons, record_reasons
+from vitald.slurm.owner import Owner, find_owner, forget_reasons, record_reasons
 from vitald.slurm.scontrol import SlurmNode
 from vitald.slurm.settings import SlurmSettings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitald.cli.slurm.script_settings import ScriptSettings, read_settings
+from vitald.cli.slurm.daemon_client import ScriptSettings, read_settings
 from vitald.config.sections import load_config
 from vitald.server.settings import find_socket
 from vitald.slurm.settings import SLURM, SlurmSettings

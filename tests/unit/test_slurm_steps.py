@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitald.slurm.steps import find_jobs_with_steps
+from vitald.slurm.slurmd import find_jobs_with_steps
 
 
 def add_process(procfs: Path, pid: str, name: bytes, line: bytes) -> None:

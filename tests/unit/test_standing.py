@@ -44,7 +44,7 @@ from vitald.model import (
     Transition,
     Trust,
 )
-from vitald.model.codes import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED
+from vitald.model.event import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED
 
 DAY = 86400.0
 KINDS = sorted(catalogue().list_kinds())

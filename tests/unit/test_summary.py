@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from tests.unit.diagnosing import FAILED, PASSED, run_of, slow_link
-from vitald.diagnostics.summary import DeepLog, format_deep_lines, format_summary
+from vitald.diagnostics.hyperpod_log import DeepLog, format_deep_lines, format_summary
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, Test
 
 # As a reader of both published variants would have it.

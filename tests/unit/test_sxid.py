@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import ruling
-from vitald.collectors.kernel_log import sxid
-from vitald.collectors.kernel_log.parsed_line import ParsedLine
+from vitald.collectors.kernel_log import recognise
+from vitald.collectors.kernel_log.record import ParsedLine
 from vitald.model import Action
 
 WHERE = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0):"
 
 
 def parsed(text: str) -> ParsedLine:
-    sighting = sxid.parse_sxid(text)
+    sighting = recognise.parse_sxid(text)
     assert sighting is not None, text
     return sighting
 
@@ -105,7 +105,7 @@ def test_what_is_no_sxid() -> None:
         f"x\n{WHERE} 20034, Fatal, x",
         f"NVRM: Xid (PCI:0000:c1:00): 79, {WHERE} 20034, Fatal, x",
     ]
-    assert [line for line in lines if sxid.parse_sxid(line) is not None] == []
+    assert [line for line in lines if recognise.parse_sxid(line) is not None] == []
 
 
 def test_the_printed_severity_raises_the_action() -> None:

@@ -8,7 +8,7 @@ from tests.unit.builders import finding
 from vitald.ledger.queries import FindingChange
 from vitald.ledger.schema import PastTransition
 from vitald.model import Action, FindingState
-from vitald.server.routes.transitions import _name_change
+from vitald.server.routes.events import _name_change
 
 OPEN, IN_REMEDY, CLEARED = FindingState.OPEN, FindingState.IN_REMEDY, FindingState.CLEARED
 RESET, REBOOT = Action.RESET_DEVICE, Action.REBOOT_NODE

@@ -22,11 +22,11 @@ from tests.system.test_metrics import complaints
 from tests.unit.builders import event, finding, gpu, interpreter
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
-from vitald.core.publishers import SinkReport
+from vitald.core.publisher_reports import SinkReport
 from vitald.metrics.diagnostics import RunTally
-from vitald.metrics.endpoint import make_connection_limit
 from vitald.metrics.exporter import NodeStateCollector
 from vitald.metrics.exposition import MAX_CHARACTERS, ExpositionWriter, Format, clean_label
+from vitald.metrics.scrape import make_connection_limit
 from vitald.metrics.slurm import UnknownJobs
 from vitald.metrics.verdict_tier import FAMILIES, MAX_SERIES, select_families
 from vitald.model import (

@@ -11,9 +11,8 @@ from prometheus_client.samples import Sample
 from tests.exported import read_exported
 from tests.unit.test_link_metrics import GPU, OTHER, read
 from vitald.collectors.nvml.readings import READINGS
-from vitald.metrics.families import LabelledReadings, build_metrics, derive_families
+from vitald.metrics.families import LabelledReadings, ReadingsWriter, build_metrics, derive_families
 from vitald.metrics.gpus import LABELS, list_labels
-from vitald.metrics.written_readings import ReadingsWriter
 from vitald.model import Readings
 
 FULL = read(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import seen
 from vitald.collectors.kernel_log import xid
-from vitald.collectors.kernel_log.parsed_line import ParsedLine
+from vitald.collectors.kernel_log.record import ParsedLine
 
 BUS = "GPU has fallen off the bus."
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from vitald.catalog.catalog import Catalog
-from vitald.catalog.clears import CLEARS_OF, Clears, Evidence
 from vitald.catalog.loader import PROFILES, CatalogError, load_catalog
 from vitald.catalog.rules import (
+    CLEARS_OF,
     Case,
+    Clears,
+    Evidence,
     FaultClass,
     Rule,
     Ruling,

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from vitald.catalog.clears import Clears
 from vitald.catalog.correlation import CorrelationRules
-from vitald.catalog.escalation import EscalationPolicy
-from vitald.catalog.lemon import LemonScoring
-from vitald.catalog.rules import FaultClass, Rule
+from vitald.catalog.escalation import EscalationPolicy, LemonScoring
+from vitald.catalog.rules import Clears, FaultClass, Rule
 from vitald.catalog.threshold import ThresholdGroup
 from vitald.model import Action, ComponentKind, Fields
 

@@ -13,11 +13,12 @@ from enum import Enum
 from typing import Any, TypeVar, overload
 
 from vitald import tomlfile
-from vitald.catalog.clears import Clears, Evidence
 from vitald.catalog.diagnosis import Diagnosis, read_diagnosis
 from vitald.catalog.rules import (
     Case,
+    Clears,
     DeviceListing,
+    Evidence,
     FaultClass,
     Rule,
     Scalar,

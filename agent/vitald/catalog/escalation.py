@@ -1,16 +1,23 @@
 """
-Escalation policies: what a fault requires when it comes back on the same device.
+What a device's history adds to a fault. Escalation policies say what a fault requires when it comes
+back on the same device; the lemon score sums the marks in a device's history, with weights and a
+decay.
 
-These conditions count: a remedy that was completed and failed, the same fault in different
-processes, and, if its remedy may wait for maintenance, how long it waited and how often it was seen
-meanwhile.
+These conditions of escalation count: a remedy that was completed and failed, the same fault in
+different processes, and, if its remedy may wait for maintenance, how long it waited and how often
+it was seen meanwhile.
+
+Source of the score's window and of its limits for jobs: Kokolis et al., "Revisiting Reliability in
+Large-Scale Machine Learning Research Clusters" (arXiv 2410.21680): repeat offenders over 28 days; a
+failed job is attributed to a finding in its last 10 minutes or in the 5 minutes after its end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from vitald.model import Action, Requirement, When
+from vitald.model import Action, MarkKind, Requirement, When
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +75,15 @@ class EscalationPolicy:
                 steps.append(step)
                 strongest = Action.find_strongest((strongest, step.action))
         return EscalationPolicy(self.name, tuple(steps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LemonScoring:
+    """`weights` are points per mark, halved every `half_life_s`, and 0 after `window_s`."""
+
+    window_s: float = 28 * 86400.0
+    half_life_s: float = 7 * 86400.0
+    suspect: float = 5.0  # a device with at least this score is suspect
+    job_before_s: float = 300.0  # a job may fail this long before the finding
+    job_after_s: float = 600.0  # or this long after it
+    weights: Mapping[MarkKind, float] = field(default_factory=dict)

@@ -20,8 +20,7 @@ from vitald.catalog.correlation import (
     Reach,
     read_aliases,
 )
-from vitald.catalog.escalation import EscalationPolicy, EscalationStep
-from vitald.catalog.lemon import LemonScoring
+from vitald.catalog.escalation import EscalationPolicy, EscalationStep, LemonScoring
 from vitald.model import Action, MarkKind, When
 
 # The files, and the sections of each

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vitald.cli import client, finding_text, render, words
-from vitald.cli.table import lay_out_table
+from vitald.cli.render import lay_out_table
 from vitald.server import endpoints
 from vitald.text import join_first
 

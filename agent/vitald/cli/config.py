@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show_example(arguments: argparse.Namespace) -> int:
-    from vitald.config.example import format_example
+    from vitald.config.sections import format_example
 
     text = format_example()
     if arguments.json:

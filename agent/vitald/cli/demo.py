@@ -25,8 +25,8 @@ from urllib.request import urlopen
 
 from vitald.cli import EX_UNAVAILABLE, CommandFailed, client, render, run_command, words
 from vitald.cli.progress import WorkProgress
-from vitald.simulator.build import CannotBuild
-from vitald.simulator.node import SimulatedNode
+from vitald.simulator.simulated_library import CannotBuild
+from vitald.simulator.simulated_node import SimulatedNode
 
 if TYPE_CHECKING:
     from vitald.server import schema

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vitald.cli import UsageError, client, render, words
-from vitald.cli.table import format_table
+from vitald.cli.render import format_table
 from vitald.server import endpoints
 from vitald.text import count_noun
 

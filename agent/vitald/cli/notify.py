@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, CommandFailed, UsageError, client, render
 from vitald.cli.config_options import ConfigRejected, add_config_option
-from vitald.cli.memory import import_aiohttp
 from vitald.cli.progress import WorkProgress
+from vitald.cli.resident_memory import import_aiohttp
 from vitald.config.paths import Paths
 from vitald.publish.notify.settings import NotifySettings, describe_server
 from vitald.publish.settings import PublishSettings
@@ -176,10 +176,9 @@ def _plan_messages(
     if settings.type == "alertmanager":
         return _plan_alerts(settings, summary, node)
     from vitald.publish.notify.backlog import DeliveryRules
-    from vitald.publish.notify.flags import read_flags
     from vitald.publish.notify.formats import FORMATS
     from vitald.publish.notify.formats.text import describe_notification
-    from vitald.publish.notify.notification import NotificationKind, build_notification
+    from vitald.publish.notify.notification import NotificationKind, build_notification, read_flags
 
     rules, kind = DeliveryRules.from_settings(settings), NotificationKind.OPENED
     messages = [

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, UsageError
-from vitald.cli.memory import import_aiohttp
+from vitald.cli.resident_memory import import_aiohttp
 from vitald.log.settings import LogSettings
 from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.settings import PublishSettings

@@ -1,5 +1,6 @@
-"""Output for people: short lines, the worst first, colour on a terminal only, no control characters
-from outside.
+"""
+Output for people: short lines and tables, the worst first, whole on a narrow terminal, colour on a
+terminal only, no control characters from outside.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TextIO
+
+from vitald.text import count_noun, escape_unprintable
+from vitald.timestamps import parse_rfc3339
 
 if TYPE_CHECKING:
     from vitald.collectors.kernel_log.saved_coverage import Stamp
 
-from vitald.text import count_noun, escape_unprintable
-from vitald.timestamps import parse_rfc3339
 
 Json = dict[str, object]
 
@@ -212,3 +214,53 @@ def describe_stamp(stamp: Stamp) -> str:
     if stamp.usec is not None:
         return f"{stamp.usec / 1e6:.6f} s after the start ({where})"
     return f"{where}, which has no date"
+
+
+_INDENT = "    "
+
+
+def format_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()
+) -> Iterator[str]:
+    """The lines of a table. `right`: numbers of the columns that are aligned to the right."""
+    for lines in lay_out_table(titles, rows, right):
+        yield from lines
+
+
+def lay_out_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()
+) -> Iterator[list[str]]:
+    """The line of the titles, then that of each row. Cells for which a terminal has no room on it
+    follow on further lines, indented.
+
+    Cells may be coloured. A column without a title that is empty in all rows is left out.
+    """
+    shown = [
+        number for number, title in enumerate(titles) if title or any(row[number] for row in rows)
+    ]
+    widths = {
+        number: max(count_columns(row[number]) for row in (titles, *rows)) for number in shown
+    }
+
+    def pad(row: Sequence[str], number: int) -> str:
+        gap = " " * (widths[number] - count_columns(row[number]))
+        return gap + row[number] if number in right else row[number] + gap
+
+    heading = _fill_lines([pad(titles, number) for number in shown])
+    yield [colour_text(line, "dim") for line in heading]
+    for row in rows:
+        yield [*_fill_lines([pad(row, number) for number in shown])]
+
+
+def _fill_lines(cells: Sequence[str]) -> Iterator[str]:
+    """As many cells on each line as a terminal has room for."""
+    room = get_width() if sys.stdout.isatty() else sys.maxsize
+    line = cells[0]
+    for cell in cells[1:]:
+        text = cell.rstrip()
+        if count_columns(f"{line}  {text}") <= room:
+            line += f"  {cell}"
+        elif text:
+            yield line.rstrip()
+            line = f"{_INDENT}{text.lstrip()}"
+    yield line.rstrip()

@@ -224,7 +224,7 @@ class _RuleComparison:
 
 def _has_line(pair: Pair) -> bool:
     """Whether it is a line of the log: the start of a boot is only concluded."""
-    from vitald.model.codes import BOOT
+    from vitald.model.event import BOOT
 
     return any(event is not None and event.code != BOOT for event in pair[:2])
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE
-from vitald.cli.memory import import_aiohttp, return_memory_early
+from vitald.cli.resident_memory import import_aiohttp, return_memory_early
 from vitald.log.settings import LogSettings
 
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
     from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
-    from vitald.collectors.kernel_log.saved_event import SavedEvent
     from vitald.collectors.kernel_log.saved_log import SavedLog
+    from vitald.collectors.kernel_log.saved_sections import SavedEvent
     from vitald.config.values import Config
     from vitald.model import Event, Finding, FindingKey, Transition, Verdict
     from vitald.server import schema

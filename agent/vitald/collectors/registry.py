@@ -26,7 +26,7 @@ from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.kernel_log import pstore
 from vitald.collectors.kernel_log.backfill import Backfill
 from vitald.collectors.kernel_log.drills import DrillRegistry
-from vitald.collectors.kernel_log.file import LogFile
+from vitald.collectors.kernel_log.followed_file import LogFile
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.journal import Journal
 from vitald.collectors.kernel_log.kmsg import KMSG, Kmsg

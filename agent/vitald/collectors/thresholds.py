@@ -39,8 +39,7 @@ from vitald.collectors.crossing import (
 from vitald.collectors.device_registry import MISSED
 from vitald.collectors.threshold_memory import ComponentMemory, ThresholdMemory
 from vitald.model import Component, Readings, Value
-from vitald.model.codes import CLEARED
-from vitald.model.event import SETTLING
+from vitald.model.event import CLEARED, SETTLING
 
 
 class ThresholdEvaluator:

@@ -1,9 +1,13 @@
-"""All sections of the configuration file, in its order, and reading the whole file."""
+"""
+All sections of the configuration file, in its order, reading the whole file, and
+`config.example.toml`: every key with its default.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from vitald import tomlfile
@@ -11,7 +15,7 @@ from vitald.catalog.settings import CATALOG
 from vitald.collectors.discovery import find_sections
 from vitald.config.file import parse_sections, read_file
 from vitald.config.paths import PATHS
-from vitald.config.section import Section, SectionGroup
+from vitald.config.section import Section, SectionGroup, TakesEffect
 from vitald.config.values import Config
 from vitald.diagnostics.settings import CHECKS, DIAGNOSTICS
 from vitald.judge.settings import POLICY
@@ -61,3 +65,50 @@ def hash_settings(tables: tomlfile.Table) -> int:
         return 0
     text = json.dumps(tables, sort_keys=True, separators=(",", ":"), default=str)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:_HASH_BYTES], "big")
+
+
+_HEAD = "# vitald: every key with its default. Check a file of yours with: vitald config check FILE"
+
+
+def format_example() -> str:
+    """The file: every key, its default, a line on what it does."""
+    lines = [_HEAD, ""]
+    for name, section in SECTIONS.items():
+        lines += _describe_section(section, f"[{name}]")
+    for name, group in GROUPS.items():
+        lines += (
+            line if line.startswith("# ") or not line else f"#{line}"
+            for line in _describe_section(group, f"[{name}.{group.example}]")
+        )
+    return "\n".join(lines)
+
+
+def _describe_section(section: Section, header: str) -> Iterator[str]:
+    class_ = section.settings
+    yield f"# {' '.join(str(class_.__doc__).split())}"
+    yield header
+    for key, (attribute, setting) in section.list_settings().items():
+        value = getattr(class_(), attribute)
+        after = (
+            " Takes effect on a reload." if section.find_effect(key) is TakesEffect.RELOAD else ""
+        )
+        yield f"# {setting.help}{after}"
+        written = _format_time(value) if attribute.endswith("_s") else _format_value(value)
+        yield section.examples.get(key) or f"{key} = {written}"
+        yield ""
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_format_value, value))}]"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if isinstance(value, (bool, int)) else f'"{value}"'
+
+
+def _format_time(seconds: float) -> str:
+    """A duration as it is written in the file."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length and seconds % length == 0 and (seconds > length or unit != "m"):
+            return f'"{seconds / length:g}{unit}"'
+    return f'"{seconds:g}s"' if seconds else '"off"'

@@ -2,7 +2,8 @@
 Reloads the configuration, at SIGHUP and on request, and compares the file with what is in force
 every few seconds: a mistake in it would otherwise be noticed at the next start.
 
-Owns     the configuration in force, and what the node's state says of the file.
+Owns     the configuration in force, what a changed key needs to take effect, and what the node's
+         state says of the file.
 Refuses  putting a configuration in force: the daemon does that (`apply`).
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -19,11 +20,10 @@ import structlog
 
 from vitald.catalog import Catalog, CatalogError
 from vitald.catalog.settings import load_configured_catalog
-from vitald.config.changes import compare_configs, merge_reloaded
 from vitald.config.errors import ConfigError
 from vitald.config.file import find_default_file
 from vitald.config.section import TakesEffect
-from vitald.config.sections import load_config
+from vitald.config.sections import GROUPS, SECTIONS, load_config
 from vitald.config.values import Config
 from vitald.core.node_state import ConfigurationFile, NodeState
 from vitald.worker_thread import ThreadStuck, WorkerThread
@@ -184,3 +184,35 @@ class ConfigReload:
 def _refuse(path: Path | None, errors: Sequence[str], effect: str) -> Reload:
     log.error("reload_refused", errors=errors, effect=effect)
     return Reload(path=path, errors=errors)
+
+
+def merge_reloaded(old: Config, new: Config) -> Config:
+    """What is in force after a reload: `new`, except for what needs a restart."""
+    merged = []
+    for section in SECTIONS.values():
+        before, after = old[section.settings], new[section.settings]
+        kept = {
+            attribute: getattr(before, attribute)
+            for key, (attribute, _) in section.list_settings().items()
+            if section.find_effect(key) is TakesEffect.RESTART
+        }
+        merged.append(replace(after, **kept))
+    return new.replace(*merged)
+
+
+def compare_configs(old: Config, new: Config) -> dict[TakesEffect, list[str]]:
+    """The keys that differ, such as `[metrics] listen`, by what makes them take effect."""
+    changes: dict[TakesEffect, list[str]] = {effect: [] for effect in TakesEffect}
+    for name, section in SECTIONS.items():
+        before, after = old[section.settings], new[section.settings]
+        for key, (attribute, _) in section.list_settings().items():
+            if getattr(before, attribute) != getattr(after, attribute):
+                changes[section.find_effect(key)].append(f"[{name}] {key}")
+    for name, group in GROUPS.items():
+        before, after = old.get_group(group.settings), new.get_group(group.settings)
+        changes[group.effect] += [
+            f"[{name}.{member}]"
+            for member in sorted(before.keys() | after.keys())
+            if before.get(member) != after.get(member)
+        ]
+    return changes

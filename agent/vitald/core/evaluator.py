@@ -23,8 +23,7 @@ from vitald.judge.open_findings import MAX_RESOLVED
 from vitald.ledger.schema import AuditRecord
 from vitald.ledger.store import LedgerEntry
 from vitald.model import NODE, Batch, Component, Event, Fields, Finding, Transition, Trust, Value
-from vitald.model.codes import BOOT, CLEARED, CLOCK_STEPPED, REPLACED
-from vitald.model.event import SIBLINGS
+from vitald.model.event import BOOT, CLEARED, CLOCK_STEPPED, REPLACED, SIBLINGS
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from vitald.core.publishers import SinkReport
+from vitald.core.publisher_reports import SinkReport
 from vitald.model import Finding, Transition
 from vitald.publish.kubernetes.settings import TAINT_SINK
 

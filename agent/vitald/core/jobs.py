@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from vitald.model import Event, Fields, Incident
-from vitald.model.codes import BOOT, CLOCK_STEPPED, JOB_DIED
+from vitald.model.event import BOOT, CLOCK_STEPPED, JOB_DIED
 
 BEGAN, ENDED, DIED = "job/began", "job/ended", JOB_DIED
 # The codes of the events that change what is remembered

@@ -21,7 +21,7 @@ from vitald.catalog import Clears
 from vitald.core.device_directory import DeviceDirectory
 from vitald.core.incident_steps import IncidentSteps
 from vitald.core.jobs import JOB_CODES, Jobs
-from vitald.core.publishers import Publishers
+from vitald.core.publisher_reports import Publishers
 from vitald.judge.engine import Judge
 from vitald.judge.repairs import waits_for_idle
 from vitald.judge.verdict import WorkPhase, compute_verdict

@@ -52,7 +52,7 @@ from vitald.model import (
     Status,
     Transition,
 )
-from vitald.model.codes import ACCEPTED, CLEARED, REMEDY_BEGUN
+from vitald.model.event import ACCEPTED, CLEARED, REMEDY_BEGUN
 from vitald.timestamps import format_rfc3339
 from vitald.worker_thread import WorkerThread
 

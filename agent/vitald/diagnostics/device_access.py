@@ -1,5 +1,6 @@
 """
 Whether a run may have the devices: jobs, a release, other processes, leftovers of an earlier run.
+And whether a repair may have them, for which more is required.
 
 A state that cannot be determined counts as use.
 """
@@ -7,15 +8,19 @@ A state that cannot be determined counts as use.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import structlog
+
 from vitald.diagnostics.idle.detector import IdleContext, IdleDetector, Use
-from vitald.diagnostics.node import NodeView
+from vitald.diagnostics.node_view import NodeView
 from vitald.diagnostics.problem_log import ProblemLog
-from vitald.diagnostics.run.leftovers import InterruptedRun, find_leftovers
+from vitald.diagnostics.run.descendants import Descendants, Process, list_processes
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 _DRIVER_TIMEOUT_S = 2.0
@@ -180,3 +185,123 @@ class DeviceAccess:
         node without accelerators, work leaves no trace of the kinds that are looked for.
         """
         return self._detector.sees_node and self._node.has_accelerators
+
+
+_PERIOD_S = 10.0
+_MAX_AGE_S = 30.0
+
+
+class IdleMonitor:
+    """Whether the node is idle, measured while a repair waits for the running job. Nothing is
+    measured otherwise: each measurement reads all processes and asks the driver.
+
+    A repair ends whatever runs, so more is required than for a diagnostic: in a container that does
+    not share the node's process ids, and without accelerators, the node is never known to be idle.
+
+    `is_needed`: whether somebody waits for the node to be idle. `is_testing`: a diagnostic of
+    ours has the devices. `idle_s`: for how long they must have been unused.
+    """
+
+    def __init__(
+        self,
+        access: DeviceAccess,
+        *,
+        is_needed: Callable[[], bool],
+        is_testing: Callable[[], bool],
+        idle_s: float,
+    ) -> None:
+        self._access = access
+        self._is_needed = is_needed
+        self._is_testing = is_testing
+        self._idle_s = idle_s
+        self._idle_since: float | None = None
+        self._measured_at = -_MAX_AGE_S
+
+    def is_idle(self) -> bool:
+        """Whether nothing used the node for `idle_s`, as measured a moment ago. Jobs that have
+        begun since count at once.
+        """
+        if time.monotonic() - self._measured_at >= _MAX_AGE_S or self._access.list_jobs():
+            return False
+        return self._idle_since is not None and time.monotonic() - self._idle_since >= self._idle_s
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            if self._is_needed() and not self._is_testing():
+                await self._measure()
+            await asyncio.sleep(_PERIOD_S)
+
+    async def _measure(self) -> None:
+        idle_s, uses = await self._access.measure_idle()
+        now = time.monotonic()
+        self._measured_at = now
+        is_idle = not uses and self._access.sees_all_work()
+        self._idle_since = now - idle_s if is_idle else None
+
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
+
+_GRACE_S = 10.0  # between SIGTERM and SIGKILL
+_FIRST_USER = 1000  # of people; those below are services (login.defs(5), UID_MIN)
+
+
+class InterruptedRun:
+    """The processes of the run that has `marker`, whose daemon was killed. Reading them may hang in
+    the kernel. Under systemd there are none: a daemon's control group ends with it.
+    """
+
+    def __init__(self, marker: str, procfs: Path = Path("/proc")) -> None:
+        self._descendants = Descendants(None, marker, procfs)
+        self._began: float | None = None
+
+    def end_processes(self) -> list[Process]:
+        """Sends SIGTERM at first and SIGKILL after the grace, and returns those that live: to be
+        called until none does. Raises OSError if processes cannot be listed.
+        """
+        now = time.monotonic()
+        began = now if self._began is None else self._began
+        is_late = now - began >= _GRACE_S
+        living = self._descendants.sweep_processes(signal.SIGKILL if is_late else signal.SIGTERM)
+        if self._began is None and living:
+            log.warning(
+                "diagnostic_leftovers_ending", processes=[str(process) for process in living]
+            )
+        self._began = began
+        return living
+
+
+def find_leftovers(
+    procfs: Path = Path("/proc"), names: Sequence[str] = ("nvvs",)
+) -> tuple[str, ...]:
+    """Diagnostics that go on without who started them, by the names of their programs: `nvvs (pid
+    4711)`.
+
+    DCGM's host engine starts its tests itself: they have no marker, outlive a `dcgmi` that was
+    killed, and are waited for. They end sooner if `dcgmi` gets a SIGTERM here. Whatever an ordinary
+    user calls by that name is none. Raises OSError where processes cannot be listed.
+    """
+    named = (
+        process
+        for process in list_processes(procfs)
+        if not process.is_dead
+        and (process.name in names or _read_program_name(procfs, process.pid) in names)
+    )
+    return tuple(str(process) for process in named if _is_systems(procfs, process.pid))
+
+
+def _is_systems(procfs: Path, pid: int) -> bool:
+    """Whether it is root's, a service's or our own."""
+    try:
+        uid = (procfs / str(pid)).stat().st_uid
+    except OSError:
+        return False
+    return uid < _FIRST_USER or uid == os.geteuid()
+
+
+def _read_program_name(procfs: Path, pid: int) -> str:
+    """The name of the file that it runs; empty where that may not be known."""
+    try:
+        return Path(f"{procfs}/{pid}/exe").readlink().name.removesuffix(" (deleted)")
+    except OSError:
+        return ""

@@ -21,22 +21,21 @@ from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory
 from vitald.config.paths import Paths
 from vitald.config.values import Config
+from vitald.diagnostics.active_run import RunDispatcher, Runner
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.check_set import CheckSet
-from vitald.diagnostics.device_access import DeviceAccess
+from vitald.diagnostics.device_access import DeviceAccess, IdleMonitor
+from vitald.diagnostics.hyperpod_log import DeepLog
 from vitald.diagnostics.idle.detector import IdleDetector
-from vitald.diagnostics.idle.monitor import IdleMonitor
-from vitald.diagnostics.node import NodeView
+from vitald.diagnostics.node_view import NodeView
 from vitald.diagnostics.planner import RunPlanner
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.queue import MAX_QUEUED, RunQueue, is_automatic
 from vitald.diagnostics.results import ResultRecorder, RunHistory
 from vitald.diagnostics.run.process import Programs
-from vitald.diagnostics.runner import RunDispatcher, Runner
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.settings import DiagnosticsSettings, SiteCheckSettings
 from vitald.diagnostics.source import NAME, DiagnosticSource, OverdueRuns, RunInterpreter
-from vitald.diagnostics.summary import DeepLog
 from vitald.model import Component
 from vitald.model.diagnostic import ActiveRun, Refusal, Run, RunRequest, ScheduledRun, Stage
 from vitald.worker_thread import WorkerThread

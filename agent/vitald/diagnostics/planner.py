@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vitald.catalog import Clears
 from vitald.config.values import Config
+from vitald.diagnostics.active_run import RunDispatcher
 from vitald.diagnostics.check_set import CheckSet
-from vitald.diagnostics.node import NodeView
+from vitald.diagnostics.node_view import NodeView
 from vitald.diagnostics.queue import BY_FINDING, MAX_DELAY_S, RunQueue, is_automatic, is_overdue
 from vitald.diagnostics.results import RunHistory
-from vitald.diagnostics.runner import RunDispatcher
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
 from vitald.diagnostics.settings import DcgmSettings, DiagnosticsSettings
 from vitald.model import Action, ComponentKind, Finding

@@ -11,11 +11,11 @@ from functools import partial
 
 import structlog
 
-from vitald.diagnostics import summary
-from vitald.diagnostics.node import MAX_PAST_RUNS, NodeView
+from vitald.diagnostics import hyperpod_log
+from vitald.diagnostics.hyperpod_log import DeepLog
+from vitald.diagnostics.node_view import MAX_PAST_RUNS, NodeView
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.schedule import SCHEDULE
-from vitald.diagnostics.summary import DeepLog
 from vitald.model import Batch
 from vitald.model.diagnostic import Outcome, Run, RunRequest
 from vitald.worker_thread import WorkerThread
@@ -91,7 +91,7 @@ def _log_run(run: Run, *, is_news: bool) -> None:
         seconds=round(run.ended - run.began, 1),
         **({"preempted": run.preempted} if run.preempted else {}),
     )
-    if line := summary.format_summary(run):
+    if line := hyperpod_log.format_summary(run):
         log.info(line)
 
 

@@ -20,14 +20,14 @@ import structlog
 
 from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory, derive_readings
-from vitald.diagnostics import events
+from vitald.diagnostics import run_events
+from vitald.diagnostics.active_run import RunDispatcher, Runner
 from vitald.diagnostics.check_set import CheckSet
-from vitald.diagnostics.events import name_component
-from vitald.diagnostics.node import NodeView
+from vitald.diagnostics.node_view import NodeView
 from vitald.diagnostics.planner import RunPlanner
 from vitald.diagnostics.queue import BegunRun, OwedRuns, is_overdue, read_begun
 from vitald.diagnostics.results import PendingResult, ResultRecorder
-from vitald.diagnostics.runner import RunDispatcher, Runner
+from vitald.diagnostics.run_events import name_component
 from vitald.model import NODE, Batch, Component, Event, Fields, Position, SourceState
 from vitald.model.diagnostic import ActiveRun, Run
 
@@ -224,7 +224,7 @@ class RunInterpreter:
         self._source = source
         self._facts = EventFactory(source, boot_id)
         self._node = node
-        self._seen = events.RunMemory()
+        self._seen = run_events.RunMemory()
 
     @property
     def memory(self) -> Mapping[str, object]:
@@ -233,12 +233,12 @@ class RunInterpreter:
 
     def recall_memory(self, memory: Mapping[str, object]) -> None:
         """Restores `memory`. Raises TypeError, ValueError, AttributeError."""
-        self._seen = events.RunMemory.from_memory(memory)
+        self._seen = run_events.RunMemory.from_memory(memory)
 
     def confirm_faults(self, run: Run) -> Run:
         """The run with its faults marked that an earlier run had found."""
         try:
-            return events.mark_confirmed(run, self._node, self._seen)
+            return run_events.mark_confirmed(run, self._node, self._seen)
         except Exception:  # without confirmation no reboot or replacement is required
             log.exception("diagnostic_not_confirmed", id=run.id)
             report = replace(run.report, reboot_required=False, replacement_required=False)
@@ -246,13 +246,13 @@ class RunInterpreter:
 
     def end_removed(self, checks: Collection[str]) -> list[Event]:
         """Events that end the findings of checks that are not configured any more."""
-        return events.make_removed_events(checks, self._facts, self._node.list_findings())
+        return run_events.make_removed_events(checks, self._facts, self._node.list_findings())
 
     def make_events(self, run: Run, *, cut: bool) -> list[Event]:
         """The events of a run. `cut`: it was stopped."""
         before = self._seen.memory
         try:
-            return events.make_events(
+            return run_events.make_events(
                 run,
                 self._facts,
                 self.catalog,
@@ -263,13 +263,13 @@ class RunInterpreter:
             )
         except Exception as error:
             log.exception("diagnostic_not_judged", id=run.id)
-            self._seen = events.RunMemory.from_memory(before)
+            self._seen = run_events.RunMemory.from_memory(before)
             text = (
                 f"{type(error).__name__} while telling what {run.id} found: vitald diag show"
                 f" {run.id}"
             )
             return [
-                events.make_run_event(run, self._facts),
+                run_events.make_run_event(run, self._facts),
                 self._facts.make_event("vitald/not_judged", NODE, {}, text),
             ]
 

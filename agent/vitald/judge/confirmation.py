@@ -26,7 +26,7 @@ from vitald.model import (
     Trust,
     When,
 )
-from vitald.model.codes import TOO_MANY
+from vitald.model.event import TOO_MANY
 
 
 class Confirmation:

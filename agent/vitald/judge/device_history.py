@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from vitald.catalog import Catalog
-from vitald.catalog.escalation import EscalationStep
-from vitald.catalog.lemon import LemonScoring
+from vitald.catalog.escalation import EscalationStep, LemonScoring
 from vitald.model import Action, Changes, Component, Fields, Mark, MarkKind, Requirement
 
 _MAX_MARKS = 256

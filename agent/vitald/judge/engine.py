@@ -89,10 +89,9 @@ from vitald.judge.acceptance import Acceptances
 from vitald.judge.confirmation import Confirmation
 from vitald.judge.correlation import Correlation
 from vitald.judge.devices import SlotRegistry
-from vitald.judge.driver_recommendation import DriverRecommendation
 from vitald.judge.escalation import Escalation
 from vitald.judge.evidence import EvidenceEvaluation
-from vitald.judge.fault_evaluation import FaultEvaluation
+from vitald.judge.fault_evaluation import DriverRecommendation, FaultEvaluation
 from vitald.judge.lifecycle import Expiry
 from vitald.judge.shared_cause import SharedCause
 from vitald.judge.state import JudgeState
@@ -107,8 +106,7 @@ from vitald.model import (
     Memory,
     Transition,
 )
-from vitald.model.codes import CLOCK_STEPPED, TOO_MANY
-from vitald.model.event import DOUBTED, UNDATED
+from vitald.model.event import CLOCK_STEPPED, DOUBTED, TOO_MANY, UNDATED
 
 
 class Judge:

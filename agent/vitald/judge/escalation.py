@@ -16,8 +16,7 @@ from vitald.judge.acceptance import is_accepted
 from vitald.judge.device_history import format_process, list_location_fields
 from vitald.judge.state import JudgeState
 from vitald.model import NODE, Action, Event, Fields, Finding, Incident, MarkKind, Requirement
-from vitald.model.codes import DIAGNOSTIC_FAILED, TOO_MANY
-from vitald.model.event import SETTLING
+from vitald.model.event import DIAGNOSTIC_FAILED, SETTLING, TOO_MANY
 
 # Classes of faults that count in a device's history: not those of applications.
 _OF_THE_DEVICE = (FaultClass.HARDWARE, FaultClass.DRIVER, FaultClass.FABRIC, FaultClass.THERMAL)

@@ -31,7 +31,7 @@ from vitald.model import (
     Requirement,
     Transition,
 )
-from vitald.model.codes import (
+from vitald.model.event import (
     ACCEPTED,
     BOOT,
     CLEARED,

@@ -1,7 +1,10 @@
 """
 What one event changes about the finding of its own fault: opened, seen again, or closed.
 
-The parts of the judge are applied here in a fixed order; `engine` describes it.
+The parts of the judge are applied here in a fixed order; `engine` describes it. One of them is the
+driver's recommended recovery action ("reset GPU"), which replaces the catalogue's requirement. It
+does so in both directions, and the finding states the difference. The recommendation applies to
+resets and reboots only: the driver knows nothing of jobs, spare parts, peers or other nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.confirmation import Confirmation
 from vitald.judge.correlation import Correlation, is_below
-from vitald.judge.driver_recommendation import DriverRecommendation
 from vitald.judge.escalation import Escalation
 from vitald.judge.shared_cause import SharedCause
 from vitald.judge.state import JudgeState
@@ -25,10 +27,10 @@ from vitald.model import (
     Finding,
     FindingKey,
     Incident,
+    Requirement,
     Transition,
 )
-from vitald.model.codes import TOO_MANY
-from vitald.model.event import SETTLING
+from vitald.model.event import SETTLING, TOO_MANY
 
 _APPROXIMATE_S = 60.0  # largest error of the time of a record that was found at a start
 
@@ -286,3 +288,66 @@ class FaultEvaluation:
             for incident in incidents
             if incident is not None and incident.simulated is event.is_simulated
         ]
+
+
+_REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
+
+
+class DriverRecommendation:
+    """Applies the driver's recommendation to the findings of its device."""
+
+    def __init__(self, state: JudgeState) -> None:
+        self._state = state
+
+    def has_recommendation(self, event: Event) -> bool:
+        """Whether a finding with the driver's recommendation for the event's device is open."""
+        return any(
+            finding.is_simulated is event.is_simulated
+            and self._state.catalog.find_rule(finding.code).driver_recommendation
+            for finding in self._state.findings.list_of_component(event.component)
+        )
+
+    def apply_event(self, event: Event, ruling: Ruling) -> list[Transition]:
+        """Apply the recommendation in the event to the findings of its device."""
+        changes = []
+        for finding in self._state.findings.list_of_component(event.component):
+            if finding.is_simulated != event.is_simulated or finding.last > event.time:
+                continue
+            if not self._state.catalog.find_rule(finding.code).driver_recommendation:
+                recommended = self._find_difference(finding, event, ruling)
+                if recommended != finding.driver:
+                    changed = life.limit_confirmation(
+                        finding, replace(finding, driver=recommended), event
+                    )
+                    if event.vouched_by and finding.confirmed_by:
+                        by = f"{event.source} ({event.code})"
+                        changed = life.confirm_finding(changed, by, ruling.action, same_fault=False)
+                    self._state.findings.put_finding(changed)
+                    changes.append(life.make_transition(finding, changed, event))
+            elif finding.code != event.code:
+                # The driver has one value per device: this one replaces the former.
+                cause = f"{event.code}: {ruling.title}"
+                changes.append(
+                    self._state.findings.close_finding(
+                        finding, event.time, cause, event.identity, resolved=True
+                    )
+                )
+        return changes
+
+    def _find_difference(
+        self, finding: Finding, event: Event, ruling: Ruling
+    ) -> Requirement | None:
+        """The driver's requirement, if it concerns a reset or a reboot and differs from the
+        catalogue's.
+        """
+        requirement = finding.catalog_requirement
+        action = ruling.action if ruling.action is not Action.NONE else Action.OBSERVE
+        if ruling.action not in (Action.NONE, *_REMEDIES) or requirement.action not in _REMEDIES:
+            return None
+        if (requirement.action, requirement.when) == (action, ruling.when):
+            return None
+        origin = f"the driver's own word ({event.code}: {ruling.title})"
+        because = (
+            f"{origin}; the catalogue says {requirement.action.value} ({requirement.when.value})"
+        )
+        return Requirement(action, ruling.when, because)

@@ -24,7 +24,7 @@ from vitald.model import (
     Transition,
     When,
 )
-from vitald.model.codes import SOURCE_FAILED
+from vitald.model.event import SOURCE_FAILED
 
 _QUIET = "quiet for as long as its rule asks"
 

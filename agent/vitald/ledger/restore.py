@@ -19,8 +19,7 @@ from typing import TypeVar
 import vitald.ledger.disk as disk
 import vitald.ledger.schema as schema
 from vitald.ledger.errors import LedgerDamaged
-from vitald.ledger.sums import combine_sums
-from vitald.ledger.table import UNREADABLE, RowDamaged, Table
+from vitald.ledger.table import UNREADABLE, RowDamaged, Table, combine_sums
 from vitald.model import Component, Finding, Memory, Position
 
 T = TypeVar("T")

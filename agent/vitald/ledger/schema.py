@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import vitald.ledger.sums as sums
+import vitald.ledger.table as sums
 from vitald.ledger.table import (
     COMPONENT,
     COUNT,

@@ -7,7 +7,11 @@ from its columns.
 
 Owns     the types of columns, the validity of a row (its checksum is right, and each value has the
          expected type), and the statements of one table.
-Refuses  which tables there are (`schema`), and connections.
+Refuses  which tables there are (`schema`), connections, and protection from manipulation: a process
+         that may write the file can also write a right checksum.
+
+SQLite has no checksums of its pages. The checksum of a row detects a flipped bit: its values become
+one number, equal before they are stored and after they are read, in Python and in SQL.
 """
 
 from __future__ import annotations
@@ -21,7 +25,6 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from vitald.ledger.sums import compute_checksum
 from vitald.model import Component
 
 T = TypeVar("T")
@@ -279,3 +282,33 @@ class Table(Generic[T]):
     def update_sums(self, db: sqlite3.Connection) -> None:
         """After rows were changed by SQL."""
         db.execute(self._sum)
+
+
+def compute_checksum(*values: object) -> int:
+    """Checksum of a row's values, in the order of its columns. 1 and 1.0 are equal here, because
+    SQLite returns a number in the type of its column.
+    """
+    return zlib.crc32(
+        "\x1f".join(
+            [value if type(value) is str else _format_value(value) for value in values]
+        ).encode()
+    )
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, (int, float)):
+        return repr(float(value) + 0.0)  # -0.0 comes back as 0.0
+    return "\x00" if value is None else str(value)
+
+
+def combine_sums(sums: Iterable[int]) -> int:
+    """One number for a set of rows, which differs if any of them is missing or an older one."""
+    made = 0
+    for number in sums:
+        made ^= number
+    return made
+
+
+def register_function(db: sqlite3.Connection) -> None:
+    """Register `compute_checksum` as the SQL function `checksum`."""
+    db.create_function("checksum", -1, compute_checksum, deterministic=True)

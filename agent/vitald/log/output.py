@@ -1,5 +1,5 @@
 """
-The daemon's own log, on standard error: a line for each decision (agent/vitald/log/lines.py).
+The daemon's own log, on standard error: a line for each decision (agent/vitald/log/line_format.py).
 
 Nothing that happens to a line stops the daemon: where journald has ended, lines are lost until it
 is back, and then go to it again. Source: systemd src/libsystemd/sd-journal/journal-send.c
@@ -18,7 +18,7 @@ from typing import TextIO
 
 import structlog
 
-from vitald.log.lines import PRIORITIES, format_record, is_journal
+from vitald.log.line_format import PRIORITIES, format_record, is_journal
 
 LEVELS = {
     "debug": logging.DEBUG,

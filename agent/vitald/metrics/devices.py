@@ -14,7 +14,7 @@ from functools import cache
 from prometheus_client.core import Metric
 
 from vitald.collectors.discovery import find_collectors
-from vitald.collectors.nvml.node import NAME as NVML
+from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.collectors.reading_definitions import ReadingTable
 from vitald.core.node_state import NodeState
 from vitald.metrics.families import (

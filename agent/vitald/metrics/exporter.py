@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import Metric
 
 from vitald.collectors.kernel_log.interpret import Interpreter
-from vitald.collectors.nvml.node import NAME as NVML
+from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
-from vitald.metrics import daemon, devices, diagnostics, node, publishers
+from vitald.metrics import daemon, devices, diagnostics, node
 from vitald.metrics.diagnostics import RunTally
 from vitald.metrics.exposition import WrittenFamily
-from vitald.metrics.gpus import GpuMetrics
-from vitald.metrics.node_info import NodeIdentity
+from vitald.metrics.gpus import GpuMetrics, XidCollector
+from vitald.metrics.node import NodeIdentity
 from vitald.metrics.slurm import UnknownJobs
 from vitald.metrics.verdict import count_worst_findings, make_status
 from vitald.metrics.verdict_tier import drop_families, select_families
-from vitald.metrics.xids import XidCollector
 from vitald.model import Verdict
 from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.recovery_requester import RecoveryRequester
@@ -100,7 +99,7 @@ class NodeStateCollector:
         yield from diagnostics.collect_current(self.diagnostics)
         yield from self.recovery.collect_metrics()
         yield from self.unknown_jobs.collect_metrics()
-        yield from publishers.collect_metrics(state.publishers)
+        yield from daemon.collect_metrics(state.publishers)
         yield from daemon.collect_sources(state)
         yield from daemon.collect_kernel_log(self.interpreter.counters, state.started_at)
         yield from daemon.collect_ledger(state.ledger, state.started_at)

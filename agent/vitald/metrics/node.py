@@ -1,4 +1,8 @@
-"""Metrics of the node: its verdict, components, findings, suspect devices and events."""
+"""
+Metrics of the node: its verdict, components, findings, suspect devices and events; and what kind of
+node it is, for comparing faults over a fleet: instance type, kernel, drivers, rack. Of that, what
+was read last stays: sources fail just when faults are compared.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
+from vitald.collectors.inventory.collector import NAME as INVENTORY
+from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.core.node_state import NodeState
 from vitald.metrics import verdict as verdicts
-from vitald.metrics.single import format_bool, make_counter, make_gauge
+from vitald.metrics.families import format_bool, make_counter, make_gauge
 from vitald.model import Finding, Status, Verdict
 from vitald.server.routes.components import ComponentCoverage
 
@@ -210,3 +216,40 @@ def collect_events(node_state: NodeState) -> Iterator[Metric]:
     for (kind, code, is_simulated), at in node_state.events.last_times.items():
         last.add_metric([kind, code, format_bool(is_simulated)], at)
     yield last
+
+
+# Label -> where it is read: sources, in this order, and the reading's name there
+_LABELS = {
+    "kernel": ((INVENTORY, "kernel"),),
+    "gpu_driver": ((NVML, "driver_version"), (INVENTORY, "gpu_driver")),
+    "neuron_driver": ((INVENTORY, "neuron_driver"),),
+    "chassis_serial": ((NVML, "chassis_serial"),),
+}
+
+
+class NodeIdentity:
+    """`instance_type`: the product name in the firmware; empty if there is none."""
+
+    def __init__(self, node_state: NodeState, instance_type: str) -> None:
+        self._node_state = node_state
+        self._values = {"instance_type": instance_type, **dict.fromkeys(_LABELS, "")}
+
+    def make_info(self) -> Metric:
+        for label, places in _LABELS.items():
+            found = (self._find_value(source, reading) for source, reading in places)
+            self._values[label] = next(filter(None, found), self._values[label])
+        info = InfoMetricFamily(
+            "vitald_node",
+            "Type, kernel, drivers and rack of the node; empty where there is none.",
+        )
+        info.add_metric([], self._values)
+        return info
+
+    def _find_value(self, source: str, reading: str) -> str:
+        """The value that most components have; of several, the first."""
+        values = Counter(
+            text
+            for readings in self._node_state.readings.get(source, ())
+            if (text := str(readings.values.get(reading, "")))
+        )
+        return max(values, key=lambda text: values[text], default="")

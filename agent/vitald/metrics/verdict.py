@@ -10,7 +10,7 @@ from functools import lru_cache
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vitald.checking import parse_pci_address
-from vitald.metrics.single import format_bool
+from vitald.metrics.families import format_bool
 from vitald.model import Action, Status, When
 
 OTHER = "other"  # as a label's value: what is left out elsewhere

@@ -11,32 +11,43 @@ sysfs writes them: lower-case `dddd:bb:dd.f`, the domain at least four digits.
 
 from __future__ import annotations
 
-from vitald.model.action import Action, Repair, When
+from vitald.model.action import Action, Repair, Status, Verdict, When
 from vitald.model.changed import copy_with
-from vitald.model.component import NODE, Component, ComponentKind
-from vitald.model.device import Device, DeviceNames, Mark, MarkKind
+from vitald.model.component import (
+    NODE,
+    Component,
+    ComponentKind,
+    Device,
+    DeviceNames,
+    Mark,
+    MarkKind,
+)
 from vitald.model.event import VOUCHED, Event, Fields, Trust, Value, is_hearsay
 from vitald.model.finding import (
     Acceptance,
+    Changes,
     Finding,
     FindingKey,
     FindingState,
+    Incident,
+    Member,
+    Memory,
     Requirement,
+    ResolvedFault,
     Transition,
+    make_single_incident,
 )
-from vitald.model.incident import Incident, Member, make_single_incident
-from vitald.model.memory import Changes, Memory, ResolvedFault
-from vitald.model.reading import Readings, Sample
 from vitald.model.source import (
     KERNEL_LOG,
     Batch,
     Position,
+    Readings,
+    Sample,
     Source,
     SourceFailed,
     SourceHealth,
     SourceState,
 )
-from vitald.model.verdict import Status, Verdict
 
 __all__ = [
     "KERNEL_LOG",

@@ -1,10 +1,9 @@
-"""
-Actions that findings require, and when they are due.
-"""
+"""Actions that findings require, when they are due, and the node's status that follows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -100,3 +99,24 @@ _WHEN_WORDS = {
     When.AFTER_JOB: " after the running job",
     When.MAINTENANCE: " at the next maintenance",
 }
+
+
+class Status(Enum):
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNHEALTHY = "unhealthy"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The node's status and flags, derived from open findings and the freshness of sources."""
+
+    status: Status
+    action: Action
+    reboot_required: bool
+    reboot_confirmed: bool  # a confirmed finding requires it
+    replacement_required: bool
+    replacement_confirmed: bool
+    simulated: bool  # an open finding is of a drill, or readings are simulated
+    reasons: tuple[str, ...]

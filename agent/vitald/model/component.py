@@ -1,5 +1,6 @@
 """
-Components of a node: what a finding is about.
+Components of a node, which findings are about: the device in a slot, the names that it goes by, and
+the marks of a device's history.
 """
 
 from __future__ import annotations
@@ -47,3 +48,99 @@ class Component:
 
 
 NODE = Component(ComponentKind.NODE)
+
+
+# The words before a number and a serial number, where they are not those of the field
+_INDEX_WORDS = {ComponentKind.GPU: "GPU", ComponentKind.NEURON: "Neuron device"}
+_SERIAL_WORDS = {ComponentKind.NIC: "GUID"}
+
+
+class MarkKind(Enum):
+    """Kinds of marks in a device's history."""
+
+    FAULT = "fault"  # a fault of the device itself was the root of an incident
+    REMEDY = "remedy"  # the action that a finding required was done
+    NOT_HELD = "not_held"  # the fault came back after its remedy
+    PROCESS = "process"  # a process died of a fault that may be its own or the device's
+    REMOVED = "removed"  # it left its slot with an open finding that only a replacement clears
+    ACCEPTED = "accepted"  # a boot closed an accepted finding, which may be found again
+    JOB_DIED = "job_died"
+    DIAGNOSTIC_FAILED = "diagnostic_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One entry of a device's history. `device` is its UUID or serial number, else the component's
+    name.
+    """
+
+    device: str
+    time: float
+    kind: MarkKind
+    fault: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What is known of the device in a slot: its identity, and the times of its last reset and of
+    its installation (0 if unknown).
+    """
+
+    component: Component
+    uuid: str = ""
+    serial: str = ""
+    reset_at: float = 0.0
+    placed_at: float = 0.0
+
+    @property
+    def identity(self) -> str:
+        return self.uuid or self.serial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNames:
+    """The names by which people and tools know the device in a slot; empty where unknown.
+
+    `index`: the number that nvidia-smi or neuron-ls gives it, which another boot may change.
+    `slot`: the physical slot, as the firmware names it. `module`: the position on an SXM board.
+    `address`: on PCI. `aliases`: of its RDMA device and interfaces.
+    """
+
+    component: Component
+    index: str = ""
+    serial: str = ""
+    uuid: str = ""
+    slot: str = ""
+    module: str = ""
+    address: str = ""
+    aliases: tuple[str, ...] = ()
+
+    def fill_from(self, other: DeviceNames) -> DeviceNames:
+        """The same, with what only the other one knows."""
+        return DeviceNames(
+            component=self.component,
+            index=self.index or other.index,
+            serial=self.serial or other.serial,
+            uuid=self.uuid or other.uuid,
+            slot=self.slot or other.slot,
+            module=self.module or other.module,
+            address=self.address or other.address,
+            aliases=self.aliases or other.aliases,
+        )
+
+    @property
+    def text(self) -> str:
+        """What finds the board: `GPU 3, serial 1650523000123, slot 7`, the UUID where there is no
+        serial number; empty if nothing is known. The component's name stands before it.
+        """
+        kind = self.component.kind
+        parts = [
+            f"{_INDEX_WORDS.get(kind, 'number')} {self.index}" if self.index else "",
+            *self.aliases,
+            f"{_SERIAL_WORDS.get(kind, 'serial')} {self.serial}" if self.serial else self.uuid,
+            f"slot {self.slot}" if self.slot else "",
+            f"module {self.module}" if self.module else "",
+            f"PCI {self.address}" if self.address not in ("", self.component.id) else "",
+        ]
+        return ", ".join(filter(None, parts))

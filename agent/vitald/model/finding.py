@@ -1,14 +1,16 @@
 """
-Findings: open faults of components, what they require, and how they changed.
+Findings: open faults of components, what they require, and how they changed. Incidents: a root
+cause and its consequences. And all that the judge remembers, with the changes of that.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from vitald.model.action import Action, When
-from vitald.model.component import Component
+from vitald.model.component import Component, Device, Mark
 from vitald.model.event import ALIKE, Fields, is_hearsay
 
 
@@ -233,3 +235,119 @@ class Transition:
     cause: str
     event: str | None = None  # identity of the event that caused it
     opened: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One code of one component in an incident, however often it was printed."""
+
+    component: Component
+    code: str
+    name: str  # its name in correlation rules: the code, or an alias
+    count: int
+    first: float
+    last: float
+    boot_id: str
+    usec: int | None  # of the last one, in microseconds on the kernel's clock
+    addresses: frozenset[str]  # addresses: its own, the port upstream, devices behind it
+    pids: frozenset[int]
+    processes: frozenset[str]
+    raw: str  # the first line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """A root cause and its consequences. It stays open while one of its findings is open.
+
+    `members` are sorted, the root first. `rule` names the correlation rule that joined them, if
+    one did.
+    """
+
+    id: int
+    members: tuple[Member, ...]
+    since: float
+    last: float
+    boot_id: str = ""  # of its last event, as is `usec`, the time on the kernel's clock
+    usec: int | None = None
+    rule: str = ""
+    simulated: bool = False
+    closed_at: float | None = None
+
+    @property
+    def root(self) -> Member:
+        return self.members[0]
+
+    @property
+    def event_count(self) -> int:
+        return sum(member.count for member in self.members)
+
+    def find_member(self, component: Component, code: str) -> Member | None:
+        return next(
+            (
+                member
+                for member in self.members
+                if member.code == code and member.component == component
+            ),
+            None,
+        )
+
+
+def make_single_incident(finding: Finding) -> Incident:
+    """The incident of a finding that belongs to no other."""
+    member = Member(
+        component=finding.component,
+        code=finding.code,
+        name=finding.code,
+        count=finding.count,
+        first=finding.since,
+        last=finding.last,
+        boot_id=finding.boot_id,
+        usec=None,
+        addresses=frozenset({finding.component.id} - {""}),
+        pids=frozenset(),
+        processes=frozenset(),
+        raw=finding.raw,
+    )
+    return Incident(
+        id=finding.incident,
+        members=(member,),
+        since=finding.since,
+        last=finding.last,
+        simulated=finding.is_simulated,
+    )
+
+
+class ResolvedFault(NamedTuple):
+    """When the fault of a component was last resolved: lines from before are history."""
+
+    component: Component
+    code: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What the judge changed in addition to findings, to be stored with them."""
+
+    incidents: tuple[Incident, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    forgotten: tuple[Mark, ...] = ()  # marks that were removed
+    devices: tuple[Device, ...] = ()
+    resolved: tuple[ResolvedFault, ...] = ()
+    # A device's history continues under another name: (former, new)
+    renamed: tuple[tuple[str, str], ...] = ()
+    # Seconds by which all stored times are shifted, before the other changes are applied
+    shifted: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Everything that the judge needs to know of the past."""
+
+    findings: tuple[Finding, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    devices: tuple[Device, ...] = ()
+    resolved: tuple[ResolvedFault, ...] = ()
+    next_finding: int = 1
+    next_incident: int = 1

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection
 from enum import Enum
 
-from vitald.model.codes import SITE_CHECK
+from vitald.model.event import SITE_CHECK
 
 
 class FixedReason(Enum):

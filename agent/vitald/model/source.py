@@ -1,5 +1,5 @@
 """
-The interface of every source of events.
+The interface of every source of events, and the readings that it hands over.
 
 A source is an endless asynchronous iterator of batches. An empty batch means that nothing new was
 read, and keeps the source fresh; a source that has caught up must yield one within `deadline_s`. A
@@ -9,16 +9,14 @@ restarts it from the last stored position.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, Union
 
-from vitald.model.component import Component
-from vitald.model.device import DeviceNames
+from vitald.model.component import Component, DeviceNames
 from vitald.model.diagnostic import Run
 from vitald.model.event import Event
-from vitald.model.reading import Readings
 
 KERNEL_LOG = "kernel_log"
 
@@ -95,3 +93,27 @@ class Source(Protocol):
     deadline_s: float
 
     def read_batches(self, after: Position | None) -> AsyncIterator[Batch]: ...
+
+
+Sample = Union[float, str, "tuple[float, ...]"]  # one value, or one for each part, such as a link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """Readings of one component: values by name, in base units, and the reasons of missing ones.
+
+    `identity` is its UUID or serial number, which survives a move. `fresh` names the values that
+    this poll read; the others are from earlier ones.
+    """
+
+    component: Component
+    identity: str
+    time: float
+    polled_at: float  # the same moment on the monotonic clock
+    values: Mapping[str, Sample]
+    fresh: frozenset[str]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    simulated: bool = False
+    unknown_reason: str = ""  # reason why its health is unknown although it was read
+    # Index, address, interface, mount
+    labels: Mapping[str, str] = field(default_factory=dict)

@@ -3,9 +3,9 @@ Releases the GPUs while the NVIDIA GPU Operator upgrades the driver of this node
 
 The operator's progress is a label of the node. Between two of its states the driver's kernel
 modules are unloaded, which fails while any process has them open: then the driver's pod fails, is
-started again, and after more than ten times the upgrade has failed. So the daemon is asked to
-release the GPUs before, while the pods that use them are deleted, and to take them back once the
-new driver has been validated.
+started again, and after more than ten times the upgrade has failed. So the daemon releases the GPUs
+before (`POST /v1/release`), while the pods that use them are deleted, and takes them back
+(`POST /v1/release/end`) once the new driver has been validated.
 
 The label is read when the node was changed, every minute, and every 15 s from the moment that an
 upgrade is due. A label that stands still is not waited for longer than LIMIT_S, since the
@@ -22,17 +22,21 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
 import structlog
 
-from vitald.publish.gpu_release import GpuReleases, ReleaseFailed
+from vitald.publish.daemon_request import AnswerUnusable, DaemonAway, request_daemon
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
 from vitald.publish.kubernetes.credentials import NoCredentials
 from vitald.publish.sink import SinkHealth
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import PublishedState
+from vitald.server import endpoints
+from vitald.server.endpoint import Endpoint
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
@@ -236,3 +240,84 @@ class DriverUpgradeMonitor:
             error=error,
             last_success=self.health.last_success if error else time.time(),
         )
+
+
+REASON = "driver upgrade by the NVIDIA GPU Operator"
+_ANSWER_S = 15.0  # the daemon waits up to 10 s for a worker that hangs in the driver
+_CONFLICT = 409  # no GPU on PCI, or NVML is not used
+_NVML = "nvml"
+
+
+class ReleaseFailed(Exception):
+    """The daemon did not answer, or refused. The text says why.
+
+    `is_final`: it would refuse again.
+    """
+
+    def __init__(self, detail: str, *, is_final: bool = False) -> None:
+        super().__init__(detail)
+        self.is_final = is_final
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonReleases:
+    """Whether the GPUs are released, by whomever; and which run of the daemon says so."""
+
+    started_at: str
+    is_released: bool
+
+
+class GpuReleases:
+    """Requests to the daemon behind this socket. A release is known by its reason, so that another
+    person's is never ended, and one that was begun before a restart of this process is.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def read_state(self) -> DaemonReleases:
+        """Raises ReleaseFailed."""
+        status = await self._request(endpoints.STATUS)
+        try:
+            sources = {source["name"]: source["state"] for source in status["sources"]}
+            return DaemonReleases(str(status["startedAt"]), sources.get(_NVML) == "released")
+        except (KeyError, TypeError) as error:
+            raise ReleaseFailed(
+                f"{endpoints.STATUS.path}: {type(error).__name__}: {error}"
+            ) from error
+
+    async def begin_release(self, seconds: float) -> bool:
+        """Returns once the daemon does not hold the GPUs; False if it never does. Raises
+        ReleaseFailed.
+        """
+        try:
+            await self._request(endpoints.RELEASE, {"reason": REASON, "seconds": seconds})
+        except _Refused as refused:
+            if refused.status == _CONFLICT:
+                return False
+            raise
+        return True
+
+    async def end_release(self) -> None:
+        """Take the GPUs back, unless somebody else has them released. Raises ReleaseFailed."""
+        try:
+            await self._request(endpoints.END_RELEASE, {"reason": REASON})
+        except _Refused as refused:
+            if refused.status != _CONFLICT:
+                raise
+
+    async def _request(
+        self, endpoint: Endpoint[object], body: Mapping[str, object] | None = None
+    ) -> Mapping[str, Any]:
+        try:
+            return await request_daemon(self._socket, endpoint, body, answer_s=_ANSWER_S)
+        except DaemonAway as error:
+            raise ReleaseFailed(str(error)) from error
+        except AnswerUnusable as error:
+            raise _Refused(str(error), error.status) from error
+
+
+class _Refused(ReleaseFailed):
+    def __init__(self, detail: str, status: int) -> None:
+        super().__init__(detail, is_final=400 <= status < 500)
+        self.status = status

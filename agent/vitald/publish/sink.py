@@ -17,8 +17,7 @@ from typing import Protocol
 import structlog
 
 from vitald.model import Action, Status
-from vitald.publish.rate_limit import RateLimit
-from vitald.publish.retry import Retry
+from vitald.publish.retry import RateLimit, Retry
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState
 

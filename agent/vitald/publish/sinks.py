@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from vitald.config.values import Config
-from vitald.publish.driver_upgrade import DriverUpgradeMonitor
+from vitald.publish.driver_upgrade import DriverUpgradeMonitor, GpuReleases
 from vitald.publish.files.nfd import NfdSink
-from vitald.publish.gpu_release import GpuReleases
 from vitald.publish.kubernetes.client import KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, find_cluster
 from vitald.publish.kubernetes.desired import get_hold_key
-from vitald.publish.kubernetes.events import EventRunner
+from vitald.publish.kubernetes.node_events import EventRunner
 from vitald.publish.kubernetes.node_watch import NodeWatch, WatchingClient
 from vitald.publish.kubernetes.settings import KubernetesSettings, read_node_name
 from vitald.publish.kubernetes.sink import KubernetesSink
@@ -50,7 +49,7 @@ async def open_sinks(config: Config, store: StateStore) -> AsyncIterator[list[Ru
             sinks.append(TextfileSink(files.textfile))
         runners += [SinkRunner(sink, store) for sink in sinks]
         if config.get_group(NotifySettings):
-            from vitald.publish.notify.build import build_runners
+            from vitald.publish.notify.receivers import build_runners
 
             runners += build_runners(config, store)
         await store.keep_receivers([runner.health.name for runner in runners])

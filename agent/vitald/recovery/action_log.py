@@ -19,7 +19,7 @@ import json
 from dataclasses import dataclass, replace
 
 from vitald.model import Repair
-from vitald.recovery.request import (
+from vitald.recovery.recovery_request import (
     Cause,
     InvalidRequest,
     get_items,

@@ -40,8 +40,8 @@ from vitald.recovery.decision import (
     Step,
     decide,
 )
-from vitald.recovery.report import emit_log_line, format_decision
-from vitald.recovery.request import Request
+from vitald.recovery.decision_log import emit_log_line, format_decision
+from vitald.recovery.recovery_request import Request
 from vitald.recovery.scheduler import (
     ActionContext,
     Scheduler,

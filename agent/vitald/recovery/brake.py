@@ -22,8 +22,7 @@ from typing import Any, Protocol
 
 from vitald.config.values import Config
 from vitald.recovery import programs
-from vitald.recovery.kubectl import Kubectl
-from vitald.recovery.kubernetes import Kubernetes
+from vitald.recovery.kubernetes import Kubectl, Kubernetes
 from vitald.recovery.scheduler import (
     ActionContext,
     Pool,

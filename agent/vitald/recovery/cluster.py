@@ -22,7 +22,7 @@ from vitald.recovery.kubernetes import Kubernetes
 from vitald.recovery.scheduler import ActionContext, Scheduler, get_node_name
 from vitald.recovery.settings import Method, RecoverySettings
 from vitald.recovery.slurm_cluster import SlurmCluster
-from vitald.slurm.steps import find_jobs_with_steps
+from vitald.slurm.slurmd import find_jobs_with_steps
 
 _STILL_RUNS = 75  # EX_TEMPFAIL
 _SCHEDULERS = ("slurmd", "kubelet")

@@ -19,7 +19,7 @@ from enum import Enum
 
 from vitald.model import Action, FindingState, Repair
 from vitald.recovery.action_log import ActionLog, BootClock
-from vitald.recovery.request import FindingRef, Request
+from vitald.recovery.recovery_request import FindingRef, Request
 from vitald.text import join_first
 
 MAX_AGE_S = 300.0

@@ -18,7 +18,7 @@ from vitald.config.sections import parse_config
 from vitald.config.values import Config
 from vitald.recovery import action_log, files
 from vitald.recovery.action_log import ActionLog, BootClock, InvalidActionLog
-from vitald.recovery.request import FILE, MAX_BYTES, InvalidRequest, Request, parse_request
+from vitald.recovery.recovery_request import FILE, MAX_BYTES, InvalidRequest, Request, parse_request
 
 _MAX_CONFIG_BYTES = 1024 * 1024
 

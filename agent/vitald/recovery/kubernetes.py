@@ -2,6 +2,8 @@
 Kubernetes as the scheduler of recovery: the node is cordoned with an annotation of ours. Pods of
 DaemonSets and static pods do not count as work.
 
+Owns     how kubectl is called: with the credentials of `[recovery] kubeconfig`, a time limit, and a
+         limit on how much of its output is read.
 Refuses  evicting pods.
 """
 
@@ -12,8 +14,8 @@ from dataclasses import replace
 
 from vitald.config.values import Config
 from vitald.publish.kubernetes.settings import KubernetesSettings
+from vitald.recovery import programs
 from vitald.recovery.decision import SchedulerState
-from vitald.recovery.kubectl import Kubectl
 from vitald.recovery.programs import ProgramResult
 from vitald.recovery.scheduler import ActionContext, Pool, get_node_name
 from vitald.recovery.settings import RecoverySettings
@@ -140,3 +142,29 @@ class Kubernetes:
 def _escape_key(key: str) -> str:
     """A key of an object, as a path of kubectl names it."""
     return key.replace(".", "\\.")
+
+
+_MAX_OUTPUT_BYTES = 4 * 1024 * 1024
+
+
+class Kubectl:
+    def __init__(self, settings: RecoverySettings) -> None:
+        self._kubeconfig = settings.kubeconfig
+        self._deadline_s = settings.deadline_s
+
+    def run(self, *arguments: str, given: bytes = b"") -> ProgramResult:
+        """`given`: its standard input. An answer that is too long is trouble."""
+        # Without a cache, which would be in root's home: no folder can have this name.
+        argv = (
+            "kubectl",
+            f"--kubeconfig={self._kubeconfig}",
+            "--request-timeout=20s",
+            "--cache-dir=/dev/null/none",
+            *arguments,
+        )
+        done = programs.run_program(
+            argv, self._deadline_s, max_output=_MAX_OUTPUT_BYTES, given=given
+        )
+        if not done.trouble and len(done.output) >= _MAX_OUTPUT_BYTES:
+            return ProgramResult(exit_code=done.exit_code, trouble="kubectl shows too much")
+        return done

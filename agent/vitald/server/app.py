@@ -30,13 +30,12 @@ from vitald.server.routes import library
 from vitald.server.routes.context import RouteContext
 from vitald.server.routes.diagnostics import DiagnosticsView
 from vitald.server.routes.drills import DrillRoutes
-from vitald.server.routes.events import EventRoutes
+from vitald.server.routes.events import EventRoutes, TransitionRoutes
 from vitald.server.routes.findings import FindingRoutes
+from vitald.server.routes.jobs import SchedulerRoutes
 from vitald.server.routes.node import NodeRoutes
 from vitald.server.routes.publishers import PublisherRoutes
-from vitald.server.routes.scheduler import SchedulerRoutes
 from vitald.server.routes.summary import SummaryRoutes
-from vitald.server.routes.transitions import TransitionRoutes
 from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")

@@ -32,7 +32,7 @@ from vitald.core.node_state import NodeState
 from vitald.model import Finding, Repair, SourceState
 from vitald.recovery import decision_log
 from vitald.recovery.decision import Step
-from vitald.recovery.request import (
+from vitald.recovery.recovery_request import (
     FILE,
     Request,
     make_finding_ref,

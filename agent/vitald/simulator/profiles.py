@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitald import tomlfile
-from vitald.simulator.keys import check_gpu_key, format_value
 from vitald.simulator.pci_tree import NVIDIA
+from vitald.simulator.state_file import check_gpu_key, format_value
 
 PROFILES = Path(__file__).with_name("profiles.toml")
 

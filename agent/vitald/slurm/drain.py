@@ -14,8 +14,16 @@ from collections.abc import Callable
 from typing import cast
 
 from vitald.slurm import scontrol
-from vitald.slurm.owner import ACTION, Owner, find_owner, is_our_reason
-from vitald.slurm.reasons import Verdict, forget_reasons, format_reason, record_reasons
+from vitald.slurm.owner import (
+    ACTION,
+    Owner,
+    Verdict,
+    find_owner,
+    forget_reasons,
+    format_reason,
+    is_our_reason,
+    record_reasons,
+)
 from vitald.slurm.report import report
 from vitald.slurm.scontrol import SlurmNode
 from vitald.slurm.settings import SlurmSettings

@@ -1,7 +1,9 @@
 """
-The environment that slurmd gives the scripts that it runs: the node, the job, how the job ended.
+Slurm's daemon on this node: the environment that it gives the scripts that it runs (the node, the
+job, how the job ended), and the steps of jobs, found by their processes.
 
-Owns     the names and formats of these variables.
+Owns     the names and formats of these variables, and how a step's process is recognised.
+Refuses  querying Slurm: a job may have the node without a step, which only scontrol knows.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import os
 import re
 import socket
+from contextlib import suppress
+from pathlib import Path
 
 
 def read_node_name() -> str:
@@ -37,3 +41,22 @@ def read_exit_state() -> dict[str, object]:
     if status.isascii() and status.isdigit():
         return {"exitCode": int(status) >> 8 & 0xFF, "signal": int(status) & 0x7F}
     return {}
+
+
+# Not `slurmstepd infinity`, which holds cgroups and runs for ever.
+_STEP = re.compile(rb"slurmstepd: \[([0-9]+)")
+
+
+def find_jobs_with_steps(procfs: Path) -> list[str]:
+    """The ids of the jobs that have a process here, each once. Raises OSError without a procfs."""
+    jobs: dict[str, None] = {}
+    for pid in os.listdir(procfs):  # noqa: PTH208  # pathlib costs twice as much
+        if not pid.isdecimal():
+            continue
+        with suppress(OSError), open(f"{procfs}/{pid}/comm", "rb") as comm:
+            if comm.read() != b"slurmstepd\n":
+                continue
+            with open(f"{procfs}/{pid}/cmdline", "rb") as line:
+                found = _STEP.match(line.read(64))
+                jobs |= {found[1].decode(): None} if found else {}
+    return list(jobs)

@@ -17,17 +17,19 @@ import argparse
 import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_NOINPUT, config_options, render, words
-from vitald.cli.diag import read_views
-from vitald.cli.render import Json
+from vitald.cli.diag import views
+from vitald.cli.render import Json, format_table
+from vitald.text import join_ranges
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
     from vitald.model.diagnostic import Fault, Report
+
 
 EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
 _HEALTH_EXIT = {"Healthy": 0, "Warning": 10, "Failure": 20}
@@ -119,21 +121,25 @@ def _read_content(file: str) -> bytes:
 
 def _detect_command(printed: bytes, arguments: argparse.Namespace) -> str:
     """Which command of dcgmi printed it."""
-    from vitald.diagnostics.dcgm import answers, output
+    from vitald.diagnostics.dcgm import dcgmi_output, short_answers
     from vitald.diagnostics.run import tool
 
-    found = output.read_output(printed)
+    found = dcgmi_output.read_output(printed)
     if found.documents or found.broken or arguments.level is not None:
         return "diag"
     text = printed[:1_000_000].decode("utf-8", "replace")
-    if "body" in (tool.find_document(text) or {}) or answers.has_no_watches(text):
+    if "body" in (tool.find_document(text) or {}) or short_answers.has_no_watches(text):
         return "health"
-    if answers.find_gpu_count(text) is not None:
+    if short_answers.find_gpu_count(text) is not None:
         return "discovery"
-    if answers.find_version(text):
+    if short_answers.find_version(text):
         return "version"
     # health and discovery report a missing engine in the same two lines; diag does not.
-    return "no engine" if answers.has_no_engine(text) and "the specified host" in text else "diag"
+    return (
+        "no engine"
+        if short_answers.has_no_engine(text) and "the specified host" in text
+        else "diag"
+    )
 
 
 # --- the short answers
@@ -153,19 +159,19 @@ def _report_answer(kind: str, text: str, arguments: argparse.Namespace) -> int:
 
 def _read_answer(kind: str, text: str) -> tuple[Json, list[str], int]:
     """A short answer as JSON, as lines for people, and the exit code."""
-    from vitald.diagnostics.dcgm import answers
+    from vitald.diagnostics.dcgm import short_answers
 
     if kind == "version":
-        version = answers.find_version(text)
+        version = short_answers.find_version(text)
         reason = "" if version else "no version in it"
         lines = [f"dcgmi {render.escape_text(version)}"]
         return {"version": version or None, "reason": reason}, lines, 0 if version else 30
-    if kind == "no engine" or answers.has_no_engine(text):
+    if kind == "no engine" or short_answers.has_no_engine(text):
         reason = "nothing answers where DCGM's host engine should: systemctl start nvidia-dcgm"
         unreachable = {"error": "engine unreachable", "reason": reason}
         return {**_NO_VALUES.get(kind, {"gpu_count": None}), **unreachable}, [], 30
     if kind == "discovery":
-        count = answers.find_gpu_count(text)
+        count = short_answers.find_gpu_count(text)
         lines = [f"{count} GPU{'' if count == 1 else 's'}"]
         reason = "" if count else "no GPU is listed"
         error: Json = {} if count is not None else {"error": "not understood"}
@@ -176,9 +182,9 @@ def _read_answer(kind: str, text: str) -> tuple[Json, list[str], int]:
 
 def _read_health(text: str) -> tuple[Json, list[str]]:
     from vitald.diagnostics.checks import dcgm_health
-    from vitald.diagnostics.dcgm import answers
+    from vitald.diagnostics.dcgm import short_answers
 
-    if answers.has_no_watches(text):
+    if short_answers.has_no_watches(text):
         reason = "DCGM's watches are not set: dcgmi health -g 0 -s a, and ask again after a minute"
         return {"health": None, "error": "watches not set", "reason": reason}, []
     answer = dcgm_health.read_answer(text)
@@ -224,7 +230,7 @@ def _report_diagnostic(
         render.emit_json({**serialize_report(report), **({"notes": notes} if notes else {})})
         return EXIT[report.outcome.value]
     level = (arguments.level or _detect_level(report)) if report.tests else 0
-    for line in read_views.format_report(report, level, catalog):
+    for line in format_report(report, level, catalog):
         print(line)
     if notes:
         print()
@@ -288,9 +294,9 @@ def list_printed_faults(report: Report) -> list[Fault]:
 
 def _list_notes(report: Report, printed: bytes, arguments: argparse.Namespace) -> Iterator[str]:
     """The limits of this reading."""
-    from vitald.diagnostics.dcgm import answers, output
+    from vitald.diagnostics.dcgm import dcgmi_output, short_answers
 
-    if report.tests and answers.has_no_engine(output.read_output(printed).outside):
+    if report.tests and short_answers.has_no_engine(dcgmi_output.read_output(printed).outside):
         yield (
             "the requested host engine did not answer: this ran in a private engine, on the node"
             " where dcgmi was called"
@@ -302,3 +308,139 @@ def _list_notes(report: Report, printed: bytes, arguments: argparse.Namespace) -
             "without --level, the level is derived from the tests in the document: a missing test"
             " is not noticed"
         )
+
+
+_MAX_CODES, _MAX_TEXTS = 6, 2
+
+
+def format_report(report: Report, level: int, catalog: Catalog) -> Iterator[str]:
+    """The outcome, the GPUs at fault, the tests, and each kind of fault with what it means.
+
+    `level`: 0 if it is not known.
+    """
+    yield from _format_outcome(report, level)
+    yield from _format_gpus(report)
+    yield from _format_tests(report)
+    yield from _format_faults(report, catalog)
+
+
+def _format_outcome(report: Report, level: int) -> Iterator[str]:
+    from vitald.model.diagnostic import Remedy
+
+    about = [_name_run(report, level)]
+    if report.dcgm_version:
+        about.append(f"DCGM {report.dcgm_version}")
+    if report.driver_version:
+        about.append(f"driver {report.driver_version}")
+    models = dict.fromkeys(report.device_ids)
+    if models:
+        about.append(", ".join(f"{report.device_ids.count(model)} x {model}" for model in models))
+    outcome = report.outcome.value
+    yield f"{views.format_outcome(outcome)}  {render.escape_text(', '.join(about))}"
+    columns = views.get_text_columns()
+    yield from views.wrap_text("why", report.reason, columns)
+    yield from views.wrap_text("means", views.MEANINGS.get(outcome, ""), columns)
+    certain = {fault.remedy for fault in report.faults if fault.is_certain}
+    yield from views.format_action(
+        report.remedy.value,
+        reboot=report.reboot_required and bool(certain & {Remedy.RESET_GPU, Remedy.REBOOT}),
+        replace=report.replacement_required and Remedy.REPLACE in certain,
+        confirm=[fault.confirm for fault in report.faults if fault.remedy is report.remedy],
+    )
+
+
+def _name_run(report: Report, level: int) -> str:
+    if level:
+        return f"dcgmi diag level {level}"
+    return "dcgmi diag, some tests only" if report.tests else "dcgmi diag"
+
+
+def _format_gpus(report: Report) -> Iterator[str]:
+    """The GPUs at fault, by their errors, and the others."""
+    if not report.culprits:
+        return
+    yield ""
+    groups: dict[str, list[int]] = {}
+    for gpu in report.culprits:
+        codes = dict.fromkeys(_name_fault(fault) for fault in report.faults if fault.gpu == gpu)
+        text = f"to blame: {', '.join([*codes][:_MAX_CODES])}"
+        groups.setdefault(text, []).append(gpu)
+    tested = {int(gpu) for test in report.tests for gpu in test.gpus}
+    without_fault = sorted(tested - set(report.culprits))
+    if without_fault:
+        groups["not to blame"] = without_fault
+    for text, gpus in groups.items():
+        name = render.colour_text(f"GPU {join_ranges(gpus)}".ljust(14), "bold")
+        yield f"  {name} {render.escape_text(text)}"
+
+
+def _name_fault(fault: Fault) -> str:
+    if fault.error_id is not None:
+        return f"error {fault.error_id}"
+    return f"{fault.code}, by its status"
+
+
+def _format_tests(report: Report) -> Iterator[str]:
+    if not report.tests:
+        return
+    yield ""
+    rows = [
+        (
+            f"  {render.escape_text(test.name)}",
+            render.escape_text(test.category) or "-",
+            render.escape_text(test.status) or "-",
+            _group_by_status(test.gpus, test.cpus),
+        )
+        for test in report.tests
+    ]
+    yield from format_table(("  test", "category", "status", "by device, as printed"), rows)
+
+
+def _group_by_status(gpus: Mapping[str, str], cpus: Mapping[str, str]) -> str:
+    """`Fail GPU 3, Pass GPU 0-2,4-7`: passes last."""
+    parts = []
+    for kind, statuses in (("GPU", gpus), ("CPU", cpus)):
+        devices: dict[str, list[int]] = {}
+        for index, status in statuses.items():
+            devices.setdefault(str(status), []).append(int(index))
+        worst_first = sorted(devices.items(), key=lambda item: item[0].lower() == "pass")
+        for status, numbers in worst_first:
+            parts.append(f"{render.escape_text(status)} {kind} {join_ranges(numbers)}")
+    return ", ".join(parts) or "-"
+
+
+def _format_faults(report: Report, catalog: Catalog) -> Iterator[str]:
+    """Each kind of fault once, with what it means."""
+    groups: dict[tuple[str, str], list[Fault]] = {}
+    for fault in report.faults:
+        groups.setdefault((fault.code, fault.test), []).append(fault)
+    for (code, test), faults in sorted(groups.items(), key=lambda item: -item[1][0].remedy.rank):
+        yield ""
+        yield from _format_kind(code, test, faults, catalog)
+
+
+def _format_kind(code: str, test: str, faults: list[Fault], catalog: Catalog) -> Iterator[str]:
+    columns, rule = views.get_text_columns(), catalog.find_rule(code)
+    gpus = [fault.gpu for fault in faults if fault.gpu is not None]
+    devices = f"GPU {join_ranges(gpus)}: " if gpus else _name_devices(faults)
+    heading = render.colour_text(render.escape_text(devices) + rule.title, "bold")
+    origin = render.colour_text(f"{code} {render.escape_text(test)}", "dim")
+    yield f"  {heading}  {origin}"
+    yield from views.wrap_text("means", rule.meaning, columns)
+    yield from views.wrap_text("hint", rule.advice, columns)
+    remedy = faults[0].remedy.value
+    action = views.ACTIONS.get(remedy, "")
+    if action:
+        confirm = [fault.confirm for fault in faults]
+        yield f"  do     {action}{views.format_confirmation(remedy, confirm)}"
+    texts = list(dict.fromkeys(fault.text for fault in faults))
+    for text in texts[:_MAX_TEXTS]:
+        yield f"  says   {render.cut_text(render.escape_text(text), columns)}"
+    if len(texts) > _MAX_TEXTS:
+        yield f"         and {len(texts) - _MAX_TEXTS} more like this"
+
+
+def _name_devices(faults: list[Fault]) -> str:
+    """`CPU 1: `"""
+    devices = sorted({fault.device for fault in faults if fault.device})
+    return "".join(f"{device.replace('cpu/', 'CPU ')}: " for device in devices)

@@ -1,17 +1,22 @@
-"""The status page from the daemon's answers. Reads no clock: an age is counted from `now`."""
+"""
+The status page from the daemon's answers, which are read with the rights of the caller; or the page
+that says why they cannot be read. Building reads no clock: an age is counted from `now`.
+"""
 
 from __future__ import annotations
 
+import argparse
+import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import datetime
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
 from vitald import __version__
-from vitald.cli import finding_text, render
+from vitald.cli import CommandFailed, client, finding_text, render
 from vitald.cli.notices import are_all_simulated, find_sink_state, list_advice, list_notices
 from vitald.cli.page import wording
-from vitald.cli.page.answers import MAX_INCIDENTS, MAX_JOBS, Answers
 from vitald.cli.page.cards import build_card
 from vitald.cli.page.model import (
     Card,
@@ -27,9 +32,13 @@ from vitald.cli.page.model import (
     Tone,
 )
 from vitald.cli.page.timeline import build_timeline
+from vitald.server import endpoints
+from vitald.server.endpoint import Get
+from vitald.text import count_noun
 
 if TYPE_CHECKING:
     from vitald.server import schema
+
 
 _MAX_LINES, _MAX_PARTS = 50, 64
 _WORST_FIRST = (Tone.BAD, Tone.UNKNOWN, Tone.WARNING, Tone.NOTE, Tone.OK)
@@ -253,3 +262,78 @@ def _list_daemon_facts(status: schema.NodeStatus, now: datetime) -> Iterator[Fac
     yield Fact("Started", "", wording.make_moment(status["startedAt"], now))
     yield Fact("Profile", status["profile"])
     yield Fact("Boot", status["bootId"])
+
+
+MAX_INCIDENTS = 8  # in full; the others have a line each
+MAX_JOBS = 8
+_MAX_CLEARED, _MAX_CHANGES = 50, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """None: it could not be read. `missing`: what could not be read, or is damaged."""
+
+    status: schema.NodeStatus
+    chains: dict[int, schema.Why] = field(default_factory=dict)  # by the finding's number
+    cleared: schema.Findings | None = None  # the newest first
+    changes: schema.Transitions | None = None  # the newest ones, the oldest of them first
+    jobs: schema.ApiJobs | None = None
+    missing: tuple[str, ...] = ()
+
+
+def read_answers(arguments: argparse.Namespace) -> Answers:
+    """Query the daemon on `arguments.socket`, with `arguments.timeout` seconds for each answer.
+
+    Raises CommandFailed where there is no verdict. After another answer that does not come at all,
+    the rest is not queried.
+    """
+    status = client.read_status(arguments)
+    missing: list[str] = []
+    is_silent = False
+
+    def read_part(name: str, endpoint: Get[Any], **values: object) -> Any:
+        nonlocal is_silent
+        if is_silent:
+            missing.append(name)
+            return None
+        try:
+            answer = client.get(arguments, endpoint, **values)
+        except CommandFailed as error:
+            is_silent = isinstance(error, client.NoAnswer)
+            missing.append(f"{name}: {error}")
+            return None
+        if damaged := answer.get("damaged"):
+            missing.append(f"{name}: {count_noun(damaged, 'row')} damaged in the ledger")
+        return answer
+
+    heads = [incident["findings"][0] for incident in status["incidents"] if incident["findings"]]
+    chains = {
+        number: read_part(f"how #{number} came to be", endpoints.WHY, id=int(number))
+        for number in heads[:MAX_INCIDENTS]
+    }
+    return Answers(
+        status,
+        {number: chain for number, chain in chains.items() if chain is not None},
+        read_part("findings that ended", endpoints.FINDINGS, state="cleared", limit=_MAX_CLEARED),
+        read_part("changes", endpoints.TRANSITIONS, newest="true", limit=_MAX_CHANGES),
+        read_part("jobs", endpoints.JOBS, limit=MAX_JOBS),
+        tuple(missing),
+    )
+
+
+def read_page(arguments: argparse.Namespace, span: Span | None = None) -> Page:
+    """The page of the daemon on `arguments.socket`, with `arguments.timeout` seconds for each
+    answer; without a verdict the page that says why. `span`: of the timeline.
+    """
+    try:
+        return build_page(read_answers(arguments), datetime.now(timezone.utc), span)
+    except CommandFailed as error:
+        return describe_failure(str(error))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Of a daemon of another version, or of something that is no daemon
+        return describe_failure(f"the daemon's answer cannot be read: {error!r:.200}")
+
+
+def describe_failure(error: str) -> Page:
+    """The page of a daemon that did not answer."""
+    return build_error_page(socket.gethostname(), error, datetime.now(timezone.utc))

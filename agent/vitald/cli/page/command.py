@@ -12,7 +12,7 @@ import socket
 import sys
 
 from vitald.cli import EX_UNAVAILABLE, CommandFailed, client, render, words
-from vitald.cli.memory import import_aiohttp
+from vitald.cli.resident_memory import import_aiohttp
 
 _ADDRESS, _PORT = "127.0.0.1", 9821
 
@@ -36,7 +36,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     listener = _open_listener(arguments.port)
     import_aiohttp()
-    from vitald.cli.page.reading import describe_failure, read_page
+    from vitald.cli.page.build import describe_failure, read_page
     from vitald.cli.page.server import PageServer, make_token
 
     render.use_utc()

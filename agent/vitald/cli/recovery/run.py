@@ -30,7 +30,7 @@ from vitald.diagnostics.settings import DiagnosticsSettings
 from vitald.recovery import files, inputs, programs
 from vitald.recovery.attempt import DaemonReport, RecoveryAttempt, find_reader_group
 from vitald.recovery.decision import DaemonState, OpenFinding
-from vitald.recovery.report import emit_log_line
+from vitald.recovery.decision_log import emit_log_line
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE
 from vitald.server.settings import find_socket

@@ -15,8 +15,8 @@ from vitald.judge.settings import PolicySettings
 from vitald.model import Action, Repair
 from vitald.recovery import decision_log, files, inputs
 from vitald.recovery.action_log import ActionLog, BootClock
-from vitald.recovery.report import format_decision
-from vitald.recovery.request import Request
+from vitald.recovery.decision_log import format_decision
+from vitald.recovery.recovery_request import Request
 from vitald.recovery.settings import RecoverySettings
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE

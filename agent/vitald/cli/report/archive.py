@@ -4,13 +4,15 @@ or not at all.
 
 Owns     the format, the limit, and publishing: written under another name in the same folder, for
          its owner only, and renamed when complete. An existing file is not overwritten, and a link
-         not followed, unless requested.
+         not followed, unless requested. That each part is redacted and does not stop the others;
+         the text of README.txt.
 Refuses  knowledge of the contents. Names of members come from the caller, never from the data.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import stat
@@ -19,8 +21,13 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import IO
+
+from vitald.cli.report.redact import Redactor
+from vitald.text import escape_unprintable
 
 _BLOCK_BYTES = 512
 _END_BYTES = 2 * _BLOCK_BYTES
@@ -175,3 +182,102 @@ def _publish(made: Path, path: Path, *, force: bool) -> None:
         else:
             return
     made.replace(path)
+
+
+class _PartGuard:
+    """Notes the error of one part, so that the others are written: hence the one catch-all."""
+
+    def __init__(self, miss: Callable[[str], None]) -> None:
+        self._miss = miss
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, CannotWrite):
+            return False
+        self._miss(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        return True
+
+
+class PartWriter:
+    """Adds parts to an archive. `missing`: the parts that failed, and why. `part`: the current."""
+
+    def __init__(self, archive: Archive, redactor: Redactor) -> None:
+        self.missing: list[tuple[str, str]] = []
+        self.part = "README.txt"
+        self._archive = archive
+        self._redactor = redactor
+
+    def guard_part(self, name: str) -> _PartGuard:
+        self.part = name
+        return _PartGuard(partial(self.note_missing, name))
+
+    def note_missing(self, name: str, why: str) -> None:
+        self.missing.append((name, self._redactor.redact_text(" ".join(why.split()))[:500]))
+
+    def add_text(self, name: str, text: str) -> None:
+        self._archive.add_member(name, self.encode_text(text))
+
+    def encode_text(self, text: str) -> bytes:
+        """Without secrets and control characters."""
+        return self._redactor.remove_secrets(_escape_lines(text).encode(errors="replace"))
+
+    def add_json(self, name: str, value: object) -> None:
+        self._archive.add_member(
+            name, self._redactor.remove_secrets(json.dumps(value, indent=1).encode() + b"\n")
+        )
+
+    def format_line(self, value: object) -> bytes:
+        return self._redactor.remove_secrets(json.dumps(value).encode() + b"\n")
+
+
+def _escape_lines(text: str) -> str:
+    """The text with control characters escaped, but for tabs and newlines."""
+    return escape_unprintable(text.replace("\r\n", "\n"), keep="\t\n")
+
+
+README = """\
+What is in this archive, written by `vitald report` on one node. Nothing here needs vitald: texts
+and JSON only. All times are UTC.
+
+Begin with summary.txt, and with errors.txt, which names what is missing and why.
+
+  summary.txt       what is wrong and what to do, what was wrong, and how each open finding came
+                    to be
+  status.json       the verdict, the sources with their last reads, open findings and incidents
+  findings.json     open and cleared findings in full: the raw line, what it means, what to do,
+                    what clears it
+  why.json          for each open finding: its events with their raw lines, its rule, who required
+                    which action, its history
+  incidents.json    which findings and events belong together, the root first; jobs that ran near
+                    them
+  events.jsonl      what has happened, one JSON object a line, the oldest first; `raw` is the line
+                    as it was logged
+  inventory/        components.json, gpus.json (serial numbers, VBIOS, driver), expected.json
+                    (what should be here), pci.json (from sysfs, by vendor and device number);
+                    devices.json, if only the ledger was available: the device in each slot
+  diagnostics/      runs.json, the newest first, with tests, faults and figures; run-NNN.txt, what
+                    its program printed; checks.json
+  recovery/         what the recovery unit decided and why, one JSON object a line
+  metrics.txt       one scrape in the Prometheus text format
+  config.toml       the configuration, without comments and without what may be a secret
+  versions.json     vitald, its libraries, kernel, drivers, distribution
+  service.txt       the state of the service, from systemd
+  vitald.log        its own log; kernel.log: the newest messages of the kernel, of all programs
+                    that caused one
+  ledger/           only on request: the ledger as it is (SQLite)
+
+An event marked `simulated` belongs to a drill. `untrusted`, or USER SPACE in kernel.log: a process
+wrote the line, perhaps a forged one.
+
+What is private in it: host names, names of users and jobs, process names, paths, serial numbers
+and UUIDs of devices, addresses on the network. Of the configuration, whatever is named like a
+secret or looks like one was removed, here and in all other parts but ledger/. Evidence is left as
+it is: a secret that a program printed to a log, and that is not in the configuration, may be here.
+"""

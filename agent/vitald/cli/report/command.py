@@ -25,8 +25,8 @@ from vitald import tomlfile
 from vitald.cli import EX_UNAVAILABLE, UsageError, render, words
 from vitald.cli.progress import WorkProgress
 from vitald.cli.report.archive import Archive, CannotWrite, create_file
-from vitald.cli.report.configuration import CONFIG
 from vitald.cli.report.parts import ReportOptions, SupportReport
+from vitald.cli.report.redact import CONFIG
 from vitald.timestamps import format_compact
 
 _HINT = (

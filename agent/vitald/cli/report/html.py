@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vitald.cli.page.reading import read_page
+from vitald.cli.page.build import read_page
 from vitald.cli.page.template import PageTemplate
-from vitald.cli.report.configuration import find_existing_socket, read_configuration
-from vitald.cli.report.redact import Redactor
+from vitald.cli.report.redact import Redactor, find_existing_socket, read_configuration
 
 
 def make_page(

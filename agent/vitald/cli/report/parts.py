@@ -23,14 +23,10 @@ from vitald import __version__
 from vitald.cli import CommandFailed, finding_text, render, status, why
 from vitald.cli.render import Json
 from vitald.cli.report import machine
-from vitald.cli.report.archive import Archive, ArchiveFull
-from vitald.cli.report.configuration import find_existing_socket, read_configuration
-from vitald.cli.report.event_pages import EventPages
-from vitald.cli.report.history import DaemonHistory, HistorySource
+from vitald.cli.report.archive import README, Archive, ArchiveFull, PartWriter
+from vitald.cli.report.history import DaemonHistory, EventPages, HistorySource
 from vitald.cli.report.ledger_history import LedgerHistory, open_raw_ledger
-from vitald.cli.report.part_writer import PartWriter
-from vitald.cli.report.readme import README
-from vitald.cli.report.redact import Redactor
+from vitald.cli.report.redact import Redactor, find_existing_socket, read_configuration
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.config.paths import Paths

@@ -27,9 +27,15 @@ from pathlib import Path
 
 from vitald.cli import EX_UNAVAILABLE, client
 from vitald.cli.client import Json
-from vitald.cli.slurm.daemon import FOR_SCONTROL, SCONTROL_S, DaemonClient, run_level_1
+from vitald.cli.slurm.daemon_client import (
+    FOR_SCONTROL,
+    SCONTROL_S,
+    DaemonClient,
+    ScriptSettings,
+    read_settings,
+    run_level_1,
+)
 from vitald.cli.slurm.handover import find_obstacle
-from vitald.cli.slurm.script_settings import ScriptSettings, read_settings
 from vitald.slurm import slurmd
 from vitald.slurm.report import report
 
@@ -190,7 +196,7 @@ def _apply_verdict(
 ) -> int:
     if verdict["status"] not in ("unknown", "unhealthy"):
         return _ALLOWED
-    from vitald.slurm.reasons import first_reason  # few jobs are refused
+    from vitald.slurm.owner import first_reason  # few jobs are refused
 
     if verdict["status"] == "unknown":
         return _decide_unknown(settings, first_reason(verdict), daemon.seconds_left)

@@ -10,15 +10,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitald.cli import client
-from vitald.cli.slurm.daemon import SCONTROL_S, DaemonClient
+from vitald.cli.slurm.daemon_client import SCONTROL_S, DaemonClient, ScriptSettings
 from vitald.cli.slurm.handover import find_obstacle
-from vitald.cli.slurm.script_settings import ScriptSettings
 from vitald.server import endpoints
 from vitald.slurm import drain, scontrol, slurmd
-from vitald.slurm.owner import Owner, find_owner
-from vitald.slurm.reasons import first_reason, forget_reasons, read_recorded_reasons
+from vitald.slurm.owner import (
+    Owner,
+    find_owner,
+    first_reason,
+    forget_reasons,
+    read_recorded_reasons,
+)
 from vitald.slurm.report import report
-from vitald.slurm.steps import find_jobs_with_steps
+from vitald.slurm.slurmd import find_jobs_with_steps
 
 _PROCFS = Path("/proc")
 _MAX_UNREPORTED = 16  # jobs looked up in Slurm in one health check

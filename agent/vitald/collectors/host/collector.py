@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.host.clock import SystemClock
+from vitald.collectors.host.edac import HostMemory
 from vitald.collectors.host.filesystems import FileSystems
 from vitald.collectors.host.fstab import Fstab
-from vitald.collectors.host.memory import HostMemory
 from vitald.collectors.host.nvme import NvmeDrives
 from vitald.collectors.host.processes import StuckProcesses
 from vitald.collectors.host.processors import Processors

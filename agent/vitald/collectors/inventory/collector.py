@@ -16,8 +16,12 @@ from typing import Any
 from vitald.catalog.catalog import InstanceType
 from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
-from vitald.collectors.inventory.device_counter import DeviceCounter
-from vitald.collectors.inventory.learned_counts import LearnedCount, learn_count, parse_learned
+from vitald.collectors.inventory.device_counts import (
+    DeviceCounter,
+    LearnedCount,
+    learn_count,
+    parse_learned,
+)
 from vitald.collectors.inventory.readings import KINDS, READINGS, VERSIONS
 from vitald.collectors.inventory.settings import SECTION, ExpectSettings
 from vitald.collectors.nvml.settings import NvmlSettings

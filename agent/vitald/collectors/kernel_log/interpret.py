@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.drills import DrillRegistry, is_drill_line
 from vitald.collectors.kernel_log.listed_devices import ListedDevices
-from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.collectors.kernel_log.recognise import Recogniser
-from vitald.collectors.kernel_log.record import unescape
+from vitald.collectors.kernel_log.record import ParsedLine, unescape
 from vitald.collectors.neuron.locations import PLACED, NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import (

@@ -21,9 +21,8 @@ from vitald.collectors.kernel_log.interpret import (
     make_lost_event,
 )
 from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
-from vitald.collectors.kernel_log.kmsg import estimate_wall_time
-from vitald.collectors.kernel_log.log_position import LogPosition
-from vitald.collectors.kernel_log.ring_state import MARGIN_USEC, RingState
+from vitald.collectors.kernel_log.kmsg import MARGIN_USEC, RingState, estimate_wall_time
+from vitald.collectors.kernel_log.record import LogPosition
 from vitald.model import Batch, Event, Position, Value
 from vitald.worker_thread import ThreadStuck, WorkerThread
 

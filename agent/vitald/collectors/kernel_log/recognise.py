@@ -1,6 +1,6 @@
 """
-From a record's text to what it reports: the two grammars that are code (Xid, SXid) and the shapes
-that are data.
+From a record's text to what it reports: the grammars that are code (Xid, SXid, the errors that the
+firmware reports) and the shapes that are data.
 
 An ordinary line must cost almost nothing: its first letters, or a text that must be in it, exclude
 all shapes but a few before any regular expression is tried.
@@ -14,10 +14,8 @@ from dataclasses import replace
 
 from vitald.catalog.rules import Rule
 from vitald.catalog.shape import HEAD, begins_with_driver, first_letters
-from vitald.collectors.kernel_log import sxid, xid
-from vitald.collectors.kernel_log.firmware_report import FirmwareReport
-from vitald.collectors.kernel_log.parsed_line import ParsedLine, normalize_pci
-from vitald.collectors.kernel_log.record import unescape
+from vitald.collectors.kernel_log import xid
+from vitald.collectors.kernel_log.record import ParsedLine, normalize_pci, unescape
 from vitald.model import Value
 
 _NUMBER_FIELDS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
@@ -199,7 +197,7 @@ class Recogniser:
 
     def _parse_nvidia(self, text: bytes) -> ParsedLine | None:
         whole = unescape(text)
-        parsed = (xid.parse_xid(whole) or sxid.parse_sxid(whole)) if b"Xid (" in text else None
+        parsed = (xid.parse_xid(whole) or parse_sxid(whole)) if b"Xid (" in text else None
         parsed = (
             parsed
             or _parse_first_match(self._by_head.get(text[:HEAD], {}), text)
@@ -233,3 +231,100 @@ def _parse_first_match(
 
 def _with_pci(parsed: ParsedLine, pci: str) -> ParsedLine:
     return ParsedLine(kind=parsed.kind, code=parsed.code, pci=pci, fields=parsed.fields)
+
+
+_SXID = re.compile(
+    r"nvidia-nvswitch(?P<instance>\d{1,3}): SXid"
+    r" \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\): "
+    r"(?P<code>\d{1,5}), ?(?:(?P<severity>Fatal|Non-fatal|Nonfatal|Correctable|Corrected)\b,?"
+    r" ?)?(?:Link (?P<link>\d{1,3})\b ?)?(?P<text>.*)\Z",
+    re.S,
+)
+_SEVERITY = re.compile(
+    r"Severity (?P<severity>\d) Engine instance (?P<instance>\d+) Sub-engine instance (?P<sub>\d+)"
+)
+
+
+def parse_sxid(text: str) -> ParsedLine | None:
+    """The SXid of a record, or None. `text` is one whole, unescaped record of NVSwitch's driver.
+
+        nvidia-nvswitchN: SXid (PCI:DDDD:BB:DD.F): NNNNN, BODY
+
+    One event is one to four records with the same code: the first describes it, `Severity ...` and
+    `Data {...}` records continue it. Source: NVIDIA open-gpu-kernel-modules, nvswitch sources
+    (LR10, LS10); Fabric Manager guide.
+    """
+    found = _SXID.match(text)
+    if found is None:
+        return None
+    code = int(found["code"])
+    fields: dict[str, Value] = {"message": found["text"].strip(), "switch": int(found["instance"])}
+    fatal = None if found["severity"] is None else found["severity"] == "Fatal"
+    continues = False
+    if found["severity"] is None and found["link"] is None:
+        if (severity := _SEVERITY.match(found["text"])) is not None:
+            continues, fields["severity"] = True, int(severity["severity"])
+        else:
+            continues = found["text"].startswith("Data {")
+    link = int(found["link"]) if found["link"] is not None else None
+    return ParsedLine(
+        kind="sxid",
+        code=f"sxid/{code}",
+        number=code,
+        pci=normalize_pci(found["pci"]),
+        link=link,
+        fatal=fatal,
+        continues=continues,
+        fields=fields,
+    )
+
+
+_LINE = re.compile(
+    r"\{(?P<report>\d{1,10})\}\[Hardware Error\]: +(?:event severity: (?P<event>\w{1,16})"
+    r"|Error \d{1,5}, type: (?P<type>\w{1,16})|section_type: (?P<section>[\w /,\-]{1,64})"
+    r"|device_id: (?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))\s*\Z"
+)
+_PCIE = "PCIe error"
+_CODES = {
+    "corrected": "mce/pcie_corrected",
+    "recoverable": "mce/pcie_recoverable",
+    "fatal": "mce/pcie_fatal",
+}
+
+
+class FirmwareReport:
+    """The report of a hardware error whose lines are read: several with the number of the report,
+    of which one has the severity, one the kind of part, and one the address of a PCIe device.
+
+        {3}[Hardware Error]: event severity: recoverable
+        {3}[Hardware Error]:  Error 0, type: recoverable
+        {3}[Hardware Error]:   section_type: PCIe error
+        {3}[Hardware Error]:   device_id: 0000:81:00.0
+
+    Source: Linux drivers/firmware/efi/cper.c (cper_estatus_print, cper_print_pcie).
+    """
+
+    def __init__(self) -> None:
+        self._number = ""
+        self._severity = ""
+        self._section = ""
+
+    def parse_line(self, text: str) -> ParsedLine | None:
+        """What the line reports of a PCIe device; None for all others."""
+        found = _LINE.match(text)
+        if found is None:
+            return None
+        if found["event"] or found["report"] != self._number:
+            self._number, self._severity, self._section = found["report"], "", ""
+        self._severity = found["event"] or found["type"] or self._severity
+        self._section = found["section"] or self._section
+        code = _CODES.get(self._severity)
+        if found["pci"] is None or self._section != _PCIE or code is None:
+            return None
+        return ParsedLine(
+            kind="mce",
+            code=code,
+            pci=normalize_pci(found["pci"]),
+            fatal=self._severity == "fatal",
+            fields={"report": self._number},
+        )

@@ -22,19 +22,21 @@ from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
 from typing import BinaryIO
 
-from vitald.collectors.kernel_log.clock import LogClock, sort_by_place
 from vitald.collectors.kernel_log.dates import parse_anchor, parse_date
 from vitald.collectors.kernel_log.drills import DrillRecord, DrillRegistry, is_drill_line
 from vitald.collectors.kernel_log.interpret import Interpreter, make_boot_event
-from vitald.collectors.kernel_log.lines import Line, join_lines
-from vitald.collectors.kernel_log.losses import Loss, LossDetector
-from vitald.collectors.kernel_log.parsed_line import ParsedLine
+from vitald.collectors.kernel_log.lines import Line, Loss, LossDetector, join_lines
 from vitald.collectors.kernel_log.recognise import begins_with_name
+from vitald.collectors.kernel_log.record import ParsedLine
+from vitald.collectors.kernel_log.saved_clock import LogClock, sort_by_place
 from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
-from vitald.collectors.kernel_log.saved_event import SavedEvent, Section
-from vitald.collectors.kernel_log.saved_records import RecordReader
-from vitald.collectors.kernel_log.saved_sections import parse_heading, place_sections
-from vitald.collectors.kernel_log.saved_text import SavedRecord
+from vitald.collectors.kernel_log.saved_records import RecordReader, SavedRecord
+from vitald.collectors.kernel_log.saved_sections import (
+    SavedEvent,
+    Section,
+    parse_heading,
+    place_sections,
+)
 from vitald.collectors.kernel_log.unpack import Unpacked
 from vitald.model import Component, ComponentKind, Event
 

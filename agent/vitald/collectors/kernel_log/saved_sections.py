@@ -1,9 +1,9 @@
 """
-The sections of a file into which several logs were written, as nvidia-bug-report.sh does: of which
-boot their undated lines are.
+What a record of a saved kernel log reports, and the section of the file that it stands in.
 
-Where the lines of a section have neither a date nor a stamp of the kernel's clock, their place in
-the file does not tell: `journalctl -b -1` stands behind `journalctl -b -0`.
+nvidia-bug-report.sh writes several logs into one file. Where the lines of a section have neither a
+date nor a stamp of the kernel's clock, their place in the file does not say of which boot they are:
+`journalctl -b -1` stands behind `journalctl -b -0`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from vitald.collectors.kernel_log.clock import MAX_HELD_EVENTS, LogClock
 from vitald.collectors.kernel_log.interpret import make_boot_event
-from vitald.collectors.kernel_log.saved_coverage import LogCoverage
-from vitald.collectors.kernel_log.saved_event import SavedEvent, Section
+from vitald.collectors.kernel_log.saved_clock import MAX_HELD_EVENTS, LogClock
+from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
+from vitald.model import Event
 from vitald.model.event import UNDATED
 
 _BEFORE_S = 0.5  # between the lines of a boot and the next boot
@@ -87,3 +87,27 @@ def _move(saved: SavedEvent, place: float, boot_id: str, *, is_undated: bool = F
         for event in saved.events
     )
     return replace(saved, place=place, events=events, dated=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Of a file into which several logs were written. `boots_back`: 0 for the lines of the last
+    boot, 1 for those of the one before it; None if unknown.
+    """
+
+    boots_back: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedEvent:
+    """What a record reports, to each interpreter, or a boot that the log shows. `place`: see
+    saved_clock.py.
+    """
+
+    place: float
+    events: tuple[Event | None, ...]
+    stamp: Stamp | None = None  # None for a boot
+    raw: bytes = b""
+    context: bool = False  # not a fault: it only explains others
+    dated: bool = False  # by the wall clock alone: it belongs to the boot before it in time
+    section: Section | None = None  # of a line that has neither a date nor a stamp

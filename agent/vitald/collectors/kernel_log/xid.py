@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from vitald.collectors.kernel_log.parsed_line import ParsedLine, format_pci
+from vitald.collectors.kernel_log.record import ParsedLine, format_pci
 from vitald.model import Value
 
 _HEADER = re.compile(

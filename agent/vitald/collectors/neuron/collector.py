@@ -1,5 +1,6 @@
 """
-The Neuron devices of this node: found in sysfs, mapped to PCI, and read one by one.
+The Neuron devices of this node: found in sysfs, mapped to PCI, and read one by one; and the
+driver's module.
 
 Three numbers must agree: PCI functions with a Neuron id, `neuronN` entries, and what this type of
 machine should have (which the inventory checks). A function without an entry is a card that the
@@ -22,7 +23,6 @@ from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.device import KnownDevice, NeuronDevice
-from vitald.collectors.neuron.driver import NeuronDriver
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.neuron.readings import READINGS
 from vitald.collectors.neuron.settings import SECTION
@@ -278,3 +278,52 @@ COLLECTOR = CollectorDefinition(
     subsystems=("pci", "neuron_device"),
     build_collector=_build_neuron,
 )
+
+
+_MODULE = "module/neuron"
+# Drivers before 2.26.5 can crash the kernel when their files are read meanwhile
+_MOVING_STATES = ("coming", "going")
+
+
+class NeuronDriver:
+    """The kernel module, as last read. `version` is empty if it is unknown.
+
+    `load_id` is another one each time that the driver is loaded; empty while it is not.
+    """
+
+    def __init__(self, sysfs: Path) -> None:
+        self._folder = sysfs / _MODULE
+        self.version = ""
+        self.load_id = ""
+        self.is_moving = False  # it is being loaded or unloaded
+
+    @property
+    def epoch(self) -> str:
+        """Changes when another driver, or the same one again, was loaded."""
+        return f"{self.version} {self.load_id}".strip()
+
+    def read_state(self) -> str:
+        """The module's state: live, coming, going; empty if it is not loaded."""
+        try:
+            return small_files.read_text(self._folder / "initstate")
+        except OSError:
+            return ""
+
+    def update_moving(self) -> bool:
+        """Whether it is being loaded or unloaded now."""
+        self.is_moving = self.read_state() in _MOVING_STATES
+        return self.is_moving
+
+    def detect_change(self) -> bool:
+        """Whether the driver was loaded, again or in another version, since the last call."""
+        before = (self.version, self.load_id)
+        try:
+            # Sysfs recreates the folder, with another inode number.
+            self.load_id = f"{self._folder.stat().st_ino}"
+        except OSError:
+            self.load_id = ""
+        try:
+            self.version = small_files.read_text(self._folder / "version")
+        except OSError:
+            self.version = ""
+        return before != (self.version, self.load_id)

@@ -13,12 +13,17 @@ from zlib import crc32
 
 import structlog
 
-from vitald.collectors.nvml.client import InFlight, WorkerGone, WorkerProcess, list_thread_states
+from vitald.collectors.nvml.gpu_node import GONE
 from vitald.collectors.nvml.gpu_state import GpuState
 from vitald.collectors.nvml.inbox import Inbox
-from vitald.collectors.nvml.node import GONE
 from vitald.collectors.nvml.outlet import Emit
 from vitald.collectors.nvml.settings import NvmlSettings
+from vitald.collectors.nvml.worker_process import (
+    InFlight,
+    WorkerGone,
+    WorkerProcess,
+    list_thread_states,
+)
 from vitald.model import Batch
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")

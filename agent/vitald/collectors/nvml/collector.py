@@ -21,14 +21,14 @@ from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml import gpu_state
 from vitald.collectors.nvml.attachment import Attachment
-from vitald.collectors.nvml.client import list_device_users
+from vitald.collectors.nvml.gpu_node import NAME, GpuNode
 from vitald.collectors.nvml.gpu_state import GpuState, PciGpus
 from vitald.collectors.nvml.inbox import Inbox, Pids
-from vitald.collectors.nvml.node import NAME, GpuNode
 from vitald.collectors.nvml.outlet import Emit, iterate_batches
 from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.nvml.release import ReleaseReport, Releases
 from vitald.collectors.nvml.settings import SECTION, NvmlSettings
+from vitald.collectors.nvml.worker_process import list_device_users
 from vitald.collectors.pci.inventory import PciInventory, read_machine_type
 from vitald.config.paths import Paths
 from vitald.model import Batch, Position

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import structlog
 
 from vitald.backoff import Backoff
-from vitald.collectors.nvml.client import InFlight, StuckWorker
-from vitald.collectors.nvml.node import GONE, NAME, GpuNode
+from vitald.collectors.nvml.gpu_node import GONE, NAME, GpuNode
 from vitald.collectors.nvml.release import Releases
+from vitald.collectors.nvml.worker_process import InFlight, StuckWorker
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import NODE, Batch, ComponentKind, Event, Position, SourceState
 from vitald.worker_thread import ThreadStuck, WorkerThread

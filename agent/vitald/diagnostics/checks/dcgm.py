@@ -24,9 +24,9 @@ from vitald.collectors.small_files import presentable
 from vitald.config.paths import Paths, is_root
 from vitald.config.values import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
-from vitald.diagnostics.dcgm import answers, reading
+from vitald.diagnostics.dcgm import reading, short_answers
+from vitald.diagnostics.dcgm.known_outputs import parse_version
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
-from vitald.diagnostics.dcgm.tables import parse_version
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import DcgmSettings
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, RunRequest
@@ -95,7 +95,9 @@ class DcgmCheck:
         version, stopped = await self._read_version(program, execute)
         if stopped is not None:
             return stopped
-        engine = await execute(Command(argv=(program, *answers.LIST_GPUS), deadline_s=_ANSWER_S))
+        engine = await execute(
+            Command(argv=(program, *short_answers.LIST_GPUS), deadline_s=_ANSWER_S)
+        )
         if engine.ended in (ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED):
             return _report_not_run(engine)
         faults = _find_engine_faults(engine)
@@ -117,7 +119,7 @@ class DcgmCheck:
             report,
             dcgm_version=report.dcgm_version or presentable(version),
             faults=(*report.faults, *faults),
-            addresses=answers.list_addresses(engine.stdout),
+            addresses=short_answers.list_addresses(engine.stdout),
         )
 
     async def _read_version(self, program: str, execute: Execute) -> tuple[str, Report | None]:
@@ -128,7 +130,7 @@ class DcgmCheck:
         output = await execute(Command(argv=(program, "--version"), deadline_s=_ANSWER_S))
         if output.ended in (ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED):
             return "", _report_not_run(output)
-        version = answers.find_version(output.stdout)
+        version = short_answers.find_version(output.stdout)
         self._version = (fingerprint, version)
         return version, None
 
@@ -186,7 +188,7 @@ def _find_engine_faults(engine: Output) -> tuple[Fault, ...]:
     """A fault if the host engine did not answer, which `dcgmi diag` itself does not report."""
     if engine.ended is ProgramEnd.DEADLINE:
         problem = f"the host engine (nv-hostengine) has not answered within {_ANSWER_S:g} s"
-    elif answers.is_engine_down(engine.exit_code, engine.stdout + engine.stderr):
+    elif short_answers.is_engine_down(engine.exit_code, engine.stdout + engine.stderr):
         problem = "the host engine (nv-hostengine) is not running"
     else:
         return ()

@@ -29,7 +29,7 @@ from vitald.collectors.small_files import presentable
 from vitald.config.paths import Paths
 from vitald.config.values import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
-from vitald.diagnostics.dcgm import answers
+from vitald.diagnostics.dcgm import short_answers
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import DcgmHealthSettings, DcgmSettings
@@ -383,13 +383,13 @@ class DcgmHealthCheck:
     async def run_check(self, request: RunRequest, execute: Execute) -> Report:
         if self._set_at is None:
             return await self._set_watches(execute, "DCGM's watches were set just now")
-        engine = await execute(self._build_command(*answers.LIST_GPUS))
+        engine = await execute(self._build_command(*short_answers.LIST_GPUS))
         if (report := self._report_no_answer(engine)) is not None:
             return report
         output = await execute(self._build_command(*_ON_ALL_GPUS, "-c", "-j"))
         if (report := self._report_no_answer(output)) is not None:
             return report
-        if output.exit_code == _UNSPECIFIED or answers.has_no_watches(output.stdout):
+        if output.exit_code == _UNSPECIFIED or short_answers.has_no_watches(output.stdout):
             return await self._set_watches(
                 execute, "the host engine had no watches, as after a restart: they were set again"
             )
@@ -412,7 +412,7 @@ class DcgmHealthCheck:
         if answer.complaints:
             traits = await asyncio.to_thread(inspect_board, self._sysfs, self._machine)
         report = self._restrict_report(judge_answer(answer, traits), request, output)
-        return _add_watched_gpus(report, answers.list_addresses(engine.stdout))
+        return _add_watched_gpus(report, short_answers.list_addresses(engine.stdout))
 
     def _restrict_report(self, report: Report, request: RunRequest, output: Output) -> Report:
         """Keep only the requested GPUs, and report no pass if the command itself failed."""
@@ -480,7 +480,7 @@ class DcgmHealthCheck:
             return Report(
                 outcome=Outcome.ERROR, reason=problem, remedy=Remedy.INVESTIGATE, faults=(fault,)
             )
-        if answers.is_engine_down(output.exit_code, f"{output.stdout}\n{output.stderr}"):
+        if short_answers.is_engine_down(output.exit_code, f"{output.stdout}\n{output.stderr}"):
             self._set_at = None  # the watches end with the engine
             problem = "the host engine (nv-hostengine) does not answer: systemctl start nvidia-dcgm"
             fault = Fault(code=ENGINE_DOWN, test="health", text=problem, remedy=Remedy.FIX_CONFIG)

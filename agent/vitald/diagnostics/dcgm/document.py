@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from vitald.diagnostics.dcgm.values import MAX_GPUS, to_index, to_int, to_serial, to_text, to_word
+from vitald.diagnostics.dcgm.conversion import (
+    MAX_GPUS,
+    to_index,
+    to_int,
+    to_serial,
+    to_text,
+    to_word,
+)
 
 GPU, CPU = "gpu", "cpu"
 

@@ -13,11 +13,11 @@ from vitald.diagnostics.dcgm.document import (
     Message,
 )
 from vitald.diagnostics.dcgm.faults import FoundFault
-from vitald.diagnostics.dcgm.meanings import LOST, Meaning
-from vitald.diagnostics.dcgm.run_context import SKIPPED, RunContext, list_tested_gpus
-from vitald.diagnostics.dcgm.tables import (
+from vitald.diagnostics.dcgm.known_outputs import (
     TestRow,
 )
+from vitald.diagnostics.dcgm.meanings import LOST, Meaning
+from vitald.diagnostics.dcgm.run_context import SKIPPED, RunContext, list_tested_gpus
 from vitald.model.diagnostic import Remedy
 from vitald.text import join_ranges
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from vitald.diagnostics.dcgm.values import MAX_GPUS, to_index
+from vitald.diagnostics.dcgm.conversion import MAX_GPUS, to_index
 
 Json = dict[str, object]
 

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vitald.diagnostics.dcgm import document
+from vitald.diagnostics.dcgm.conversion import to_text
+from vitald.diagnostics.dcgm.dcgmi_output import read_output
 from vitald.diagnostics.dcgm.document import (
     CPU,
     GPU,
@@ -24,18 +26,16 @@ from vitald.diagnostics.dcgm.document import (
 )
 from vitald.diagnostics.dcgm.faults import FaultFinder, FoundFault
 from vitald.diagnostics.dcgm.gaps import GapFinder, Unverified, format_gpus
+from vitald.diagnostics.dcgm.known_outputs import (
+    ExitMeaning,
+)
 from vitald.diagnostics.dcgm.meanings import Meanings
-from vitald.diagnostics.dcgm.output import read_output
 from vitald.diagnostics.dcgm.run_context import (
     FAILING,
     SKIPPED,
     RunContext,
     list_tested_gpus,
 )
-from vitald.diagnostics.dcgm.tables import (
-    ExitMeaning,
-)
-from vitald.diagnostics.dcgm.values import to_text
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Test
 from vitald.text import count_more, join_first
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 
+from vitald.diagnostics.dcgm.dcgmi_output import DcgmOutput
 from vitald.diagnostics.dcgm.document import (
     GPU,
     DcgmDocument,
@@ -12,14 +13,13 @@ from vitald.diagnostics.dcgm.document import (
     DeviceResult,
     merge_tests,
 )
-from vitald.diagnostics.dcgm.meanings import Meanings
-from vitald.diagnostics.dcgm.output import DcgmOutput
-from vitald.diagnostics.dcgm.tables import (
+from vitald.diagnostics.dcgm.known_outputs import (
     Tables,
     Version,
     load_tables,
     parse_version,
 )
+from vitald.diagnostics.dcgm.meanings import Meanings
 
 FAILING, SKIPPED = ("fail", "warn"), ("skip", "skipped", "not run", "notrun")
 

@@ -2,7 +2,7 @@
 Runs a program with a deadline, and ends it together with everything that it started.
 
 Processes that others started on its behalf, such as DCGM's engine, are not covered:
-`leftovers.find_leftovers` finds those.
+`device_access.find_leftovers` finds those.
 
 SIGTERM comes first, since `dcgmi` then makes the engine stop its tests; SIGKILL follows after a
 grace period. Child processes left behind are ended too, also after a normal exit. The program is

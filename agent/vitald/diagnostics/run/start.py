@@ -22,7 +22,7 @@ from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Command
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.run.descendants import MARKER, Descendants
-from vitald.programs import FOLDERS
+from vitald.program_paths import FOLDERS
 
 _OOM_SCORE = "500"  # the daemon's is below 0, and a diagnostic is what the node can best do without
 

@@ -20,7 +20,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from vitald.metrics import verdict
-from vitald.metrics.single import make_gauge
+from vitald.metrics.families import make_gauge
 from vitald.model import Status
 from vitald.publish.files.replace_file import REWRITE_S, replace_file
 from vitald.publish.summary import DaemonSilent, NodeSummary, PublishedState

@@ -35,8 +35,8 @@ from vitald.publish.kubernetes.node_object import (
 )
 from vitald.publish.kubernetes.profiles import hyperpod
 from vitald.publish.kubernetes.profiles.conditions import build_foreign_conditions
+from vitald.publish.kubernetes.profiles.foreign_words import read_words
 from vitald.publish.kubernetes.profiles.hyperpod import build_labels
-from vitald.publish.kubernetes.profiles.tables import read_words
 from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.summary import PublishedState
 

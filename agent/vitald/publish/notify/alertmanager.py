@@ -24,8 +24,7 @@ from vitald.model import Action, Status
 from vitald.publish.notify.formats import encode_json
 from vitald.publish.notify.formats.text import limit_line, limit_name
 from vitald.publish.notify.http_post import HttpPoster
-from vitald.publish.notify.quiet_time import QuietTime
-from vitald.publish.notify.receiver import NotificationRefused
+from vitald.publish.notify.receiver import NotificationRefused, QuietTime
 from vitald.publish.notify.secret_file import SecretUnusable, read_headers
 from vitald.publish.notify.settings import NotifySettings
 from vitald.publish.sink import SinkFailed

@@ -1,4 +1,7 @@
-"""A notification: what a receiver gets, whatever the form in which that gets it."""
+"""
+A notification: what a receiver gets, whatever the form in which that gets it; the node's flags
+among it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import hashlib
 import os
 import re
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from vitald.config.paths import Paths
 from vitald.model import Action, Status
-from vitald.publish.summary import read_short
+from vitald.publish.sink import SEVERITY
+from vitald.publish.summary import NodeSummary, PublishedState, read_short
 
 # On Nitro instances, DMI's asset tag of the board is the id of the instance (EC2 User Guide,
 # "Detect whether a host is an EC2 instance").
@@ -152,4 +156,40 @@ def identify_node(paths: Paths) -> NodeIdentity:
         # The host name of a pod is the pod's own.
         host=read_short(os.environ.get("NODE_NAME", "") or socket.gethostname()),
         instance_id=tag if _INSTANCE_ID.fullmatch(tag) else "",
+    )
+
+
+WELL = NodeFlags(status=Status.HEALTHY)
+
+
+def read_flags(state: PublishedState | None, former: NodeFlags | None) -> NodeFlags:
+    """`former`: what the receiver knows. While the daemon is silent, the status is unknown, no
+    repair is known to be done, and none is due.
+    """
+    if isinstance(state, NodeSummary):
+        return NodeFlags(
+            status=state.status,
+            reboot_required=state.reboot_required,
+            replacement_required=state.replacement_required,
+            reboot_due=bool(state.reboot_reason),
+            replacement_due=bool(state.replacement_reason),
+        )
+    return replace(former or WELL, status=Status.UNKNOWN, reboot_due=False, replacement_due=False)
+
+
+def is_worse(before: NodeFlags, after: NodeFlags) -> bool:
+    """In any respect. That the state is unknown is worse only if it lasts: an upgrade passes."""
+    if after.status is Status.UNKNOWN:
+        return False
+    pairs = zip(_rank_flags(after), _rank_flags(before), strict=True)
+    return any(new > old for new, old in pairs)
+
+
+def _rank_flags(flags: NodeFlags) -> tuple[int, bool, bool, bool, bool]:
+    return (
+        SEVERITY[flags.status],
+        flags.reboot_required,
+        flags.replacement_required,
+        flags.reboot_due,
+        flags.replacement_due,
     )

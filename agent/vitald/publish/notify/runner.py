@@ -22,24 +22,31 @@ import structlog
 
 from vitald.backoff import Backoff
 from vitald.publish.daemon_request import DaemonAway
-from vitald.publish.notify.backlog import Backlog, DeliveryRules, News
+from vitald.publish.notify.backlog import (
+    Backlog,
+    DeliveryRules,
+    News,
+    Progress,
+    Receipt,
+    format_progress,
+    parse_progress,
+)
 from vitald.publish.notify.findings import FindingReader, add_details
-from vitald.publish.notify.flags import WELL, is_worse, read_flags
 from vitald.publish.notify.formats.text import rate_flags
 from vitald.publish.notify.notification import (
+    WELL,
     Digest,
     NodeFlags,
     NodeIdentity,
     Notification,
     NotificationKind,
     build_notification,
+    is_worse,
+    read_flags,
 )
-from vitald.publish.notify.progress import Progress, Receipt, format_progress, parse_progress
-from vitald.publish.notify.quiet_time import QuietTime
-from vitald.publish.notify.receiver import NotificationRefused, Receiver
+from vitald.publish.notify.receiver import NotificationRefused, QuietTime, Receiver
 from vitald.publish.notify.settings import NotifySettings
-from vitald.publish.rate_limit import RateLimit
-from vitald.publish.retry import Retry
+from vitald.publish.retry import RateLimit, Retry
 from vitald.publish.sink import WORSE_S, SinkFailed
 from vitald.publish.state_store import Cursor, StateStore
 from vitald.publish.summary import NodeSummary, PublishedState

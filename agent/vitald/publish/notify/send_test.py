@@ -10,10 +10,10 @@ from functools import partial
 
 from vitald.publish.notify import alertmanager
 from vitald.publish.notify.exec import MAX_RUN_S, ExecReceiver, check_result
-from vitald.publish.notify.flags import WELL
 from vitald.publish.notify.formats import FORMATS, encode_json
 from vitald.publish.notify.http_post import HttpPoster, check_answer
 from vitald.publish.notify.notification import (
+    WELL,
     NodeIdentity,
     Notification,
     NotificationKind,

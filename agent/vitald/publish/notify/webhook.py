@@ -1,8 +1,22 @@
-"""Posts each notification to a URL, in the format that the configuration names."""
+"""
+Posts each notification to a URL, in the format that the configuration names, and signs it: Standard
+Webhooks 1.0.0, so that a receiver can use an existing library.
+
+    webhook-id          the same in each repeat of one message
+    webhook-timestamp   seconds since the epoch, of this attempt
+    webhook-signature   v1,BASE64 for each key, of the HMAC-SHA256 of `ID.TIMESTAMP.BODY`
+
+Source: standard-webhooks/standard-webhooks, spec/standard-webhooks.md, "Signature scheme" and
+"Webhook headers".
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitald.publish.notify.formats import FORMATS, encode_json
@@ -16,7 +30,6 @@ from vitald.publish.notify.secret_file import (
     read_signing_keys,
 )
 from vitald.publish.notify.settings import NotifySettings
-from vitald.publish.notify.signature import build_headers
 from vitald.publish.sink import SinkFailed
 
 
@@ -78,3 +91,21 @@ class WebhookReceiver:
             self._url = url
             self._poster = HttpPoster(url, ca=settings.ca, timeout_s=settings.timeout_s)
         return self._poster
+
+
+def build_headers(
+    notification_id: str, timestamp: int, body: bytes, keys: Sequence[bytes] = ()
+) -> dict[str, str]:
+    """The headers of an attempt; without keys, without a signature. `timestamp`: seconds since the
+    epoch.
+    """
+    headers = {"webhook-id": notification_id, "webhook-timestamp": str(timestamp)}
+    if keys:
+        signed = f"{notification_id}.{timestamp}.".encode() + body
+        headers["webhook-signature"] = " ".join(_sign(key, signed) for key in keys)
+    return headers
+
+
+def _sign(key: bytes, signed: bytes) -> str:
+    digest = hmac.new(key, signed, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode()}"

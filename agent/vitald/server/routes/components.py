@@ -16,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from vitald.collectors.discovery import find_switched
-from vitald.collectors.nvml.node import NAME as NVML
+from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.collectors.pci.inventory import PciDevice, PciInventory
 from vitald.core.node_state import NodeState, Observation
 from vitald.judge.verdict import WorkPhase, compute_status

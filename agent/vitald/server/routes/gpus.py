@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from vitald.collectors.nvml.node import NAME as NVML
+from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState, Observation

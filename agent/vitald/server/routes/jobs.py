@@ -1,11 +1,11 @@
 """
-The jobs on this node, over the socket: `POST /v1/jobs` from a scheduler's prolog and epilog, and
-`GET /v1/jobs`.
+The jobs on this node, over the socket: `POST /v1/jobs` from a scheduler's prolog and epilog,
+`GET /v1/jobs`, and what a scheduler did with the node: `POST /v1/scheduler`.
 
-Owns     what a scheduler may report, the event of each report, that a job finds the devices free,
-         and the request of a diagnostic after it.
-Refuses  remembering jobs, which `vitald.core.jobs` does with the events once they are stored, and
-         running anything.
+Owns     what a scheduler may report, the event of each report of a job, that a job finds the
+         devices free, and the request of a diagnostic after it.
+Refuses  remembering jobs, which `vitald.core.jobs` does with the events once they are stored;
+         keeping what a scheduler did, which is the node's state; and running anything.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from vitald.server.request import (
 
 if TYPE_CHECKING:
     from vitald.server import schema
+
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
@@ -268,3 +269,28 @@ def _read_number(body: serialize.Json, name: str) -> int | None:
     return read_value(
         body, name, lambda value: read_whole(value, 0, most, expected, from_json=True)
     )
+
+
+class SchedulerRoutes:
+    """The handler."""
+
+    def __init__(self, node_state: NodeState) -> None:
+        self._node_state = node_state
+
+    def list_routes(self) -> list[web.RouteDef]:
+        return [make_route(endpoints.REPORT_SCHEDULER, self.note_state)]
+
+    async def note_state(self, request: web.Request) -> schema.SchedulerReported:
+        """Notes when the node was drained, and when it was in service again."""
+        require_change_right(request)
+        state = (await read_body(request, "state")).get("state")
+        steps = self._node_state.incident_steps
+        if state == "drained":
+            steps.note_drained(time.time())
+        elif state == "in_service":
+            steps.note_in_service(time.time())
+        else:
+            raise RequestRefused(
+                400, f"state: must be one of drained, in_service, not {str(state)[:80]!r}"
+            )
+        return {"ok": True}

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from vitald import __version__
 from vitald.collectors.kernel_log.interpret import Interpreter
-from vitald.collectors.nvml.node import NAME as NVML
+from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.core.node_state import LedgerHealth
 from vitald.judge.verdict import WorkPhase, sort_by_strength
 from vitald.server import endpoints, serialize

@@ -25,7 +25,7 @@ from vitald.checking import (
     read_whole,
 )
 from vitald.core.node_state import NodeState
-from vitald.core.publishers import MAX_REFUSED, MAX_SINKS, PublisherReport, SinkReport
+from vitald.core.publisher_reports import MAX_REFUSED, MAX_SINKS, PublisherReport, SinkReport
 from vitald.server import endpoints, serialize
 from vitald.server.request import RequestRefused, make_route, read_body, require_publisher_right
 from vitald.timestamps import parse_rfc3339

@@ -11,17 +11,12 @@ package: building the types would slow down the start of `vitald check`.
 from __future__ import annotations
 
 from vitald.server.schema.answers import *
-from vitald.server.schema.catalogue import *
 from vitald.server.schema.components import *
-from vitald.server.schema.configuration import *
-from vitald.server.schema.devices import *
 from vitald.server.schema.diagnostics import *
 from vitald.server.schema.events import *
-from vitald.server.schema.expected import *
 from vitald.server.schema.findings import *
 from vitald.server.schema.gpus import *
 from vitald.server.schema.jobs import *
 from vitald.server.schema.node import *
-from vitald.server.schema.publishers import *
 from vitald.server.schema.summary import *
-from vitald.server.schema.values import *
+from vitald.server.schema.value_types import *

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypedDict
 
-from vitald.server.schema.values import Action, Keywords, Moment, Status
+from vitald.server.schema.value_types import Action, Keywords, Moment, Status
 
 
 class _OptionalError(TypedDict, total=False):

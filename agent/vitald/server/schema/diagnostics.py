@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, TypedDict, Union
 
 from vitald.server.endpoint import MAX_PAGE
-from vitald.server.schema.values import (
+from vitald.server.schema.value_types import (
     Keywords,
     Moment,
     Outcome,

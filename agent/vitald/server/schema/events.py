@@ -7,9 +7,9 @@ from typing import Annotated, Literal, TypeAlias, TypedDict, Union, final
 from vitald import model
 from vitald.server.endpoint import MAX_PAGE
 from vitald.server.schema.answers import ApiVerdict
-from vitald.server.schema.devices import ApiDevice
+from vitald.server.schema.components import ApiDevice
 from vitald.server.schema.findings import ApiEvent, ApiFinding, ApiIncident
-from vitald.server.schema.values import Action, Code, ComponentName, Keywords, Moment, _Count
+from vitald.server.schema.value_types import Action, Code, ComponentName, Keywords, Moment, _Count
 
 
 class Events(TypedDict):

@@ -1,16 +1,16 @@
-"""Findings, incidents, and how a finding came about."""
+"""Findings, incidents, how a finding came about, and the rules of the catalogue."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypedDict, final
 
 from vitald import model
 from vitald.server.endpoint import MAX_PAGE
 from vitald.server.schema.answers import Flags
-from vitald.server.schema.catalogue import ApiRule
-from vitald.server.schema.devices import ApiDevice
+from vitald.server.schema.components import ApiDevice
 from vitald.server.schema.jobs import ApiJob
-from vitald.server.schema.values import (
+from vitald.server.schema.value_types import (
     Action,
     Code,
     ComponentName,
@@ -330,3 +330,54 @@ class AcceptRequest(TypedDict):
 
 class RemedyRequest(TypedDict):
     reason: _Reason
+
+
+class ApiCase(TypedDict):
+    """A condition on the fields of an event that changes the action."""
+
+    where: Mapping[str, list[str | int | bool]]
+    """Every field must hold one of its values; `NAME_not`: a value that is none of them."""
+    action: Action | None
+    """Replaces the rule's action."""
+    atLeast: Action | None
+    """Only raises it."""
+    escalation: str | None
+    """Name of the escalation policy of that action, if it is not the entry's."""
+    title: str | None
+    """Title in this case."""
+    advice: str | None
+    """Advice in this case."""
+
+
+class ApiRule(_FaultClassed):
+    """The catalogue's entry for a code."""
+
+    code: Code
+    title: str
+    """What it is."""
+    mnemonic: str
+    """The driver's own name for it; may be empty."""
+    meaning: str
+    """What it means."""
+    advice: str
+    """What else helps; may be empty."""
+    action: Action
+    when: When
+    instruction: str
+    """The action in words."""
+    clears: list[str]
+    """What closes a finding, besides a named person."""
+    escalation: str
+    """Name of its escalation policy."""
+    sharedCause: bool
+    """If all devices of the kind have it at once, it is one finding of the node."""
+    ofPeers: bool
+    """If several devices have it at once, a worker elsewhere failed: one finding of the node."""
+    cases: list[ApiCase]
+    """Context that changes the action."""
+    known: bool
+    """The catalogue has the code; otherwise this is its kind's default."""
+    source: str
+    """Where this is from."""
+    origin: str
+    """File of the catalogue that holds it; empty where none does."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, TypedDict
 
 from vitald.server.schema.answers import ApiSource
-from vitald.server.schema.values import (
+from vitald.server.schema.value_types import (
     ComponentName,
     Keywords,
     Moment,

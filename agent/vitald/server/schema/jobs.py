@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
-from vitald.server.schema.values import Keywords, Moment, _Positive
+from vitald.server.schema.value_types import Keywords, Moment, _Positive
 
 
 class RequestedDiagnostic(TypedDict):

@@ -1,16 +1,17 @@
-"""The node's status: `/healthz` and `/v1/status`."""
+"""
+The node's status: `/healthz` and `/v1/status`; its parts on the configuration (with
+`POST /v1/reload`) and on publishers (with `/v1/publishers`).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
 from vitald.server.schema.answers import ApiSource, ApiVerdict
 from vitald.server.schema.components import ApiComponent
-from vitald.server.schema.configuration import ApiConfiguration
 from vitald.server.schema.diagnostics import DiagnosticOutline
 from vitald.server.schema.findings import ApiFinding, ApiIncident, Suspect
-from vitald.server.schema.publishers import ApiPublishers
-from vitald.server.schema.values import Keywords, Moment, _Count, _Positive
+from vitald.server.schema.value_types import Keywords, Moment, _Count, _Positive
 
 
 class Health(TypedDict):
@@ -128,3 +129,92 @@ class NodeStatus(ApiVerdict, _OptionalNodeStatus):
     """When the daemon started."""
     time: Moment
     """When this was answered."""
+
+
+_Key: TypeAlias = Annotated[str, Keywords(examples=("[metrics] listen",))]
+
+
+class ApiConfiguration(TypedDict):
+    """The configuration file as it is on disk, compared with what is in force every 20 s."""
+
+    file: str | None
+    """Null: there is none, and the defaults are in force."""
+    errors: Annotated[list[str], Keywords(max_items=100)]
+    """Why it is refused, each with file, line and key, 100 at most. What was in force before stays
+    so, and the daemon would not start with this file."""
+    needsReload: list[_Key]
+    """Changed keys that take effect at a reload."""
+    needsRestart: list[_Key]
+    """Changed keys that take effect at a restart of the daemon."""
+
+
+class ReloadRequest(TypedDict):
+    """An empty object."""
+
+
+class Reloaded(TypedDict):
+    """What came of a reload."""
+
+    file: str | None
+    """The file that was read; null if there is none, and the defaults are in force."""
+    errors: list[str]
+    """Why it was refused, each with file, line and key; then nothing has changed. Empty if it is in
+    force."""
+    applied: list[_Key]
+    """Keys that have changed, and are in force now."""
+    needsRestart: list[_Key]
+    """Keys that have changed since the daemon started, and take effect when it is restarted."""
+    publisherNeedsRestart: list[_Key]
+    """Keys that have changed since the last reload, and take effect when `vitald publish` is
+    restarted."""
+
+
+_Name: TypeAlias = Annotated[str, Keywords(pattern="^[a-z][a-z0-9_-]{0,31}$")]
+_Bounded: TypeAlias = Annotated[int, Keywords(minimum=0, maximum=10**15)]
+
+
+class SinkReport(TypedDict):
+    """How one sink of the publisher fares."""
+
+    name: Annotated[_Name, Keywords(examples=("kubernetes",))]
+    """Its name; each once."""
+    up: bool
+    """The last attempt wrote all of it. In an answer false, too, while the publisher is silent."""
+    lastSuccess: Moment | None
+    """When it last was up to date; null if it never was."""
+    error: Annotated[str, Keywords(max_length=300)]
+    """Why the last attempt did not write all, in one line; empty if it did."""
+    refused: Annotated[list[_Name], Keywords(max_items=16)]
+    """What the receiver refuses of the state, by the word of `[kubernetes]` that turns it on;
+    `former-names` is what an earlier configuration wrote and this one removes. The rest is
+    written. Empty if all is written, or nothing."""
+    waiting: _Bounded
+    """How much is not written yet."""
+    waitingSince: Moment | None
+    """Since when; null while nothing waits."""
+    writes: _Bounded
+    """Writes since the publisher started."""
+    failures: _Bounded
+    """Attempts that failed since then."""
+
+
+class ReportSinksRequest(TypedDict):
+    sinks: Annotated[list[SinkReport], Keywords(max_items=16)]
+    """All of them. An empty list: the publisher ends, and nothing more is expected of it."""
+
+
+class SinksReported(TypedDict):
+    """The report was taken."""
+
+    ok: Literal[True]
+
+
+class ApiPublishers(TypedDict):
+    """What `vitald publish` reported last."""
+
+    reported: Moment
+    """When."""
+    silent: bool
+    """That was more than 60 s ago: it does not run, or cannot reach the daemon."""
+    sinks: Annotated[list[SinkReport], Keywords(max_items=16)]
+    """Its sinks."""

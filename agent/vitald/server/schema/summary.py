@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from vitald.server.schema.values import (
+from vitald.server.schema.value_types import (
     Action,
     Code,
     ComponentKind,

@@ -20,7 +20,11 @@ from vitald.publish.kubernetes.desired import (
     format_message,
 )
 from vitald.publish.kubernetes.node_object import NodeObject
-from vitald.publish.kubernetes.profiles.tables import ForeignCondition, ForeignWord, ForeignWords
+from vitald.publish.kubernetes.profiles.foreign_words import (
+    ForeignCondition,
+    ForeignWord,
+    ForeignWords,
+)
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
 
 SOURCE_NOT_READ = "SourceNotRead"

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from vitald.model import Repair, Status
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, MAX_MESSAGE_BYTES
 from vitald.publish.kubernetes.profiles.conditions import list_due_findings
-from vitald.publish.kubernetes.profiles.tables import ForeignWords
+from vitald.publish.kubernetes.profiles.foreign_words import ForeignWords
 from vitald.publish.summary import DaemonSilent, FindingSummary, PublishedState
 from vitald.text import limit_bytes
 from vitald.timestamps import format_rfc3339
