@@ -7,11 +7,8 @@ Nothing imports this module but the command line. The order of start and stop ca
 from __future__ import annotations
 
 import asyncio
-import grp
 import os
-import pwd
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -29,7 +26,7 @@ from vitald.collectors.kernel_log.backfill import CRASH_LOGS
 from vitald.collectors.kernel_log.kmsg import take_stdin
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.neuron.locations import PLACED
-from vitald.collectors.pci.inventory import read_machine_type
+from vitald.collectors.pci.inventory import read_machine_id, read_machine_type
 from vitald.collectors.pci.settings import PciSettings
 from vitald.collectors.registry import Sources
 from vitald.config.paths import Paths, is_root
@@ -64,6 +61,8 @@ from vitald.recovery.settings import RecoverySettings
 from vitald.server.app import Api, Routes
 from vitald.server.listeners import (
     CannotStart,
+    find_group_id,
+    find_user_id,
     open_api_sockets,
     open_tcp_socket,
     serve_application,
@@ -383,7 +382,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
             own=(os.getpid(),),
             ignored=config[DiagnosticsSettings].ignore_processes,
         ),
-        schedule=Schedule(host=_read_machine_id()),
+        schedule=Schedule(host=read_machine_id()),
         programs=Programs(),
         worker_thread=daemon.diagnostics_thread,
         deep_log=deep_log,
@@ -402,8 +401,8 @@ def _build_api(daemon: Daemon) -> Api:
         inventory=daemon.sources.inventory,
         reader=daemon.reader,
         drill_path=daemon.config[KernelLogSettings].path,
-        group=_find_group_id(daemon.config[SocketSettings].group),
-        publisher_uid=_find_user_id(daemon.config[PublishSettings].user),
+        group=find_group_id(daemon.config[SocketSettings].group),
+        publisher_uid=find_user_id(daemon.config[PublishSettings].user),
         diagnostics=daemon.diagnostics,
         is_idle=daemon.diagnostics.idle_monitor.is_idle,
         recovery=daemon.recovery,
@@ -482,31 +481,6 @@ def _lock_folder(folder: Path, held: ExitStack) -> None:
         held.enter_context(lock.hold_lock(folder))
     except BlockingIOError:
         raise CannotStart(f"another vitald is running with the folder {folder}") from None
-
-
-def _find_group_id(name: str | None) -> int:
-    if name is None:
-        return os.getegid()
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        raise CannotStart(f"[socket] group: there is no group {name!r} on this node") from None
-
-
-def _find_user_id(name: str) -> int | None:
-    """None where there is no such user on this node: nobody more may do anything then."""
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        return None
-
-
-def _read_machine_id() -> str:
-    """An identifier of this machine that never changes. Images may share a host name."""
-    try:
-        return Path("/etc/machine-id").read_text().strip() or socket.gethostname()
-    except OSError:
-        return socket.gethostname()
 
 
 def _read_boot_id(procfs: Path) -> str:

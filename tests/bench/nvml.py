@@ -47,7 +47,8 @@ _BARE = """
 import ctypes, json, sys, time
 sys.path[:] = json.loads(sys.argv[1])
 import pynvml
-from vitald.collectors.nvml import calls, query
+from vitald.collectors.nvml import query
+from vitald.collectors.nvml.worker import CALLS
 pynvml.nvmlLib = ctypes.CDLL(sys.argv[2])
 pynvml.nvmlInitWithFlags(1)
 made = 0
@@ -62,22 +63,22 @@ gpus = [
     query.PolledGpu(address, pynvml.nvmlDeviceGetHandleByPciBusId(address.encode()), driver)
     for address in json.loads(sys.argv[3])
 ]
-def look(tiers):
+def look(*tiers):
     for gpu in gpus:
-        for call in tiers:
-            if call.name not in gpu.skipped:
+        for call in CALLS:
+            if call.tier in tiers and call.name not in gpu.skipped:
                 try:
                     call.read(bare, gpu)
                 except pynvml.NVMLError as error:
                     gpu.skipped[call.name] = error.value
-look(calls.INVENTORY + calls.FAST + calls.SLOW)
+look("inventory", "fast", "slow")
 said = {}
-for name, tiers in (("fast", calls.FAST), ("fast_and_slow", calls.FAST + calls.SLOW)):
+for name, tiers in (("fast", ["fast"]), ("fast_and_slow", ["fast", "slow"])):
     times = []
     made = 0
     for _ in range(int(sys.argv[4])):
         began = time.perf_counter()
-        look(tiers)
+        look(*tiers)
         times.append(time.perf_counter() - began)
     said[name] = [times, made / len(times)]
 print(json.dumps(said))

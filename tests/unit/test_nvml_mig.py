@@ -16,7 +16,7 @@ from tests.conftest import require
 from tests.exported import read_exported
 from tests.unit.test_link_metrics import read
 from tests.waiting import WAIT_S
-from vitald.collectors.nvml import tiers
+from vitald.collectors.nvml.mig_calls import read_mig_details
 from vitald.collectors.nvml.worker_process import WorkerProcess
 from vitald.metrics.gpus import GpuMetrics
 from vitald.simulator.simulated_library import CannotBuild
@@ -108,7 +108,7 @@ def test_without_mig_there_is_no_instance(node: SimulatedNode, values: dict[str,
     node.set_values(0, values)
     answer = ask_worker(node)
     assert answer["values"]["mig_gpu_instances"] == []
-    assert not {*tiers.SLOW["mig_details"]} & {*answer["missing"]}
+    assert not {*read_mig_details.readings} & {*answer["missing"]}
     assert answer["values"]["utilization_ratio"] == 0.0
 
 
@@ -141,7 +141,7 @@ def test_where_the_mode_is_unknown_so_are_the_instances(
     set_instances(node)
     node.set_values(0, values)
     answer = ask_worker(node)
-    assert {*tiers.SLOW["mig_details"]} <= {*answer["missing"]}
+    assert {*read_mig_details.readings} <= {*answer["missing"]}
     assert "mig_gpu_instances" not in answer["values"]
 
 

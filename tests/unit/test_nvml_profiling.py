@@ -16,7 +16,7 @@ from tests.exported import read_exported
 from tests.unit.test_link_metrics import read
 from tests.unit.test_nvml_mig import ask_worker, node, set_instances
 from tests.unit.test_nvml_readings import failing
-from vitald.collectors.nvml import calls, profiling_calls, tiers
+from vitald.collectors.nvml import profiling_calls
 from vitald.collectors.nvml.query import PolledGpu
 from vitald.metrics.gpus import GpuMetrics
 from vitald.simulator.simulated_node import SimulatedNode
@@ -217,12 +217,12 @@ def test_profiling_through_the_binding(node: SimulatedNode) -> None:
     values = poll_gpu(node)["values"]
     assert values["sm_active_ratio"] == 0.625
     assert values["pcie_received_bytes_per_second"] == 2.0**30
-    assert tiers.PROFILING["profiling"][0] in values
+    assert profiling_calls.read_profiling.readings[0] in values
 
 
 def test_profiling_is_off_by_default(node: SimulatedNode) -> None:
     answer = poll_gpu(node, profiling=False)
-    profiled = {*tiers.PROFILING["profiling"]}
+    profiled = {*profiling_calls.read_profiling.readings}
     assert not profiled & {*answer["values"], *answer["missing"]}
 
 
@@ -253,13 +253,6 @@ def test_without_profiling_it_is_not_observable(
     assert answer["missing"]["sm_active_ratio"] == reason
     assert (answer["failing"], answer["faults"]) == ({}, [])
     assert answer["values"]["temperature_celsius"] == 35
-
-
-def test_each_metric_is_a_reading_of_the_call() -> None:
-    given = {metric.reading for metric in profiling_calls._GPU_METRICS.values()}
-    given |= {f"mig_{metric.reading}" for metric in profiling_calls._INSTANCE_METRICS.values()}
-    assert given | {"mig_profiled_gpu_instances"} == {*tiers.PROFILING["profiling"]}
-    assert [call.name for call in calls.PROFILING] == ["profiling"]
 
 
 def test_the_metrics_of_profiling() -> None:

@@ -17,12 +17,12 @@ from prometheus_client.core import Metric
 
 from tests.exported import read_exported
 from tests.looking import CATALOG
-from vitald.collectors.nvml import calls, tiers
 from vitald.collectors.nvml import codes as nvml_codes
 from vitald.collectors.nvml.gpu_node import GpuNode
+from vitald.collectors.nvml.memory_calls import read_memory
 from vitald.collectors.nvml.query import PolledGpu
 from vitald.collectors.nvml.readings import READINGS
-from vitald.collectors.nvml.worker import NvmlWorker
+from vitald.collectors.nvml.worker import CALLS, NvmlWorker, list_readings
 from vitald.metrics import gpus
 from vitald.model import Event, Readings
 from vitald.server import serialize
@@ -78,7 +78,7 @@ class Look:
         self.worker.ask_driver = self.library.ask  # type: ignore[method-assign]
 
     def read(self, *names: str, inventory: bool = False) -> Answer:
-        by_name = {call.name: call for call in (*calls.FAST, *calls.SLOW, *calls.INVENTORY)}
+        by_name = {call.name: call for call in CALLS}
         wanted = [by_name[name] for name in names]
         return self.worker._read_gpu(GPUS[0], wanted, GPUS[:1] if inventory else [])
 
@@ -86,14 +86,10 @@ class Look:
 # --- the worker: readings, and why there are none
 
 
-def test_a_reading_belongs_to_one_call_and_each_call_is_a_function() -> None:
-    every = [name for given in tiers.READINGS_BY_CALL.values() for name in given]
+def test_a_reading_belongs_to_one_call() -> None:
+    every = [name for call in CALLS for name in call.readings]
     assert len(every) == len(set(every))
-    assert [
-        call.name
-        for tier in (calls.FAST, calls.SLOW, calls.INVENTORY, calls.PROFILING)
-        for call in tier
-    ] == list(tiers.READINGS_BY_CALL)
+    assert {call.tier for call in CALLS} == {"fast", "slow", "inventory", "profiling"}
 
 
 def test_a_call_that_fails_leaves_none_of_its_readings() -> None:
@@ -111,7 +107,7 @@ def test_a_call_that_fails_leaves_none_of_its_readings() -> None:
         for _ in range(2):
             answer = look.read("memory", "power")
             assert answer["values"] == {"power_watts": 95.0}
-            assert answer["missing"] == dict.fromkeys(tiers.SLOW["memory"], reason), code
+            assert answer["missing"] == dict.fromkeys(read_memory.readings, reason), code
 
 
 def test_a_field_that_the_gpu_does_not_have_is_said_by_its_name() -> None:
@@ -469,7 +465,7 @@ def test_what_the_driver_keeps_for_itself_is_not_used(
 
 def test_every_reading_of_a_call_is_declared() -> None:
     declared = {reading.name for table in READINGS for reading in table.readings}
-    assert sorted({*tiers.TIER_OF} - declared) == []
+    assert sorted({*EVERY_READING} - declared) == []
 
 
 def test_the_flags_of_old_stand_for_no_advice_that_cannot_be_read() -> None:
@@ -660,6 +656,13 @@ def test_an_event_is_about_the_gpu_that_it_names() -> None:
 
 # --- the node: what is current
 
+BY_TIER = list_readings()
+EVERY_READING = [name for names in BY_TIER.values() for name in names]
+
+
+def attached(driver: str) -> Answer:
+    return {"driver": driver, "nvml": "13.580", "readings": BY_TIER}
+
 
 class Node:
     """GPUs of one model, with a clock that is set by hand."""
@@ -668,7 +671,7 @@ class Node:
         self.node = GpuNode(CATALOG, boot, of_type=0, configured=0, overdue_s=OVERDUE)
         if memory:
             self.node.restore_memory(memory, "boot-1")
-        self.node.note_attached({"driver": "580.95.05", "nvml": "13.580"}, set(GPUS[:count]))
+        self.node.note_attached(attached("580.95.05"), set(GPUS[:count]))
         self.gpus = GPUS[:count]
         self.now = 0.0
         self.state: dict[str, Answer] = {
@@ -800,7 +803,7 @@ def test_what_is_not_observable_does_not_come_and_go_with_the_inventory() -> Non
     "answer",
     [
         {"lookup": 23},
-        {"values": {}, "missing": dict.fromkeys(tiers.TIER_OF, "fails")},
+        {"values": {}, "missing": dict.fromkeys(EVERY_READING, "fails")},
     ],
 )
 def test_of_a_gpu_that_answers_nothing_only_what_stays_true_is_known(answer: Answer) -> None:
@@ -838,7 +841,7 @@ def test_a_gpu_that_answers_nothing_and_has_no_finding_makes_the_look_incomplete
     assert node.node.current.list_unreadable(GPUS[:2]) == []
     silent = {
         "values": {"uuid": "GPU-0", "name": "NVIDIA H100"},
-        "missing": dict.fromkeys(tiers.TIER_OF, reason),
+        "missing": dict.fromkeys(EVERY_READING, reason),
     }
     assert not codes(node.answer({GPUS[0]: silent, GPUS[1]: node.state[GPUS[1]]}))
     assert node.node.current.list_unreadable(GPUS[:1]) == [
@@ -855,7 +858,7 @@ def test_a_fast_look_that_fails_says_nothing_of_slow_readings_that_are_current()
         {
             GPUS[0]: {
                 "values": {},
-                "missing": {name: "not ready" for given in tiers.FAST.values() for name in given},
+                "missing": dict.fromkeys(BY_TIER["fast"], "not ready"),
             }
         }
     )
@@ -1212,21 +1215,18 @@ def test_every_call_fails() -> None:
     finding.
     """
     node = Node(1)
-    failed = dict.fromkeys((*tiers.FAST, *tiers.SLOW), 999)
-    asked = {
-        tier: [name for given in calls_.values() for name in given]
-        for tier, calls_ in tiers.TIERS.items()
-    }
+    fast_calls = [call.name for call in CALLS if call.tier == "fast"]
+    failed = dict.fromkeys([call.name for call in CALLS if call.tier in ("fast", "slow")], 999)
     node.look(temperature_celsius=34.0, ecc_uncorrected=0.0, persistence_mode=1.0)
     fast = {
         "values": {},
-        "missing": dict.fromkeys(asked["fast"], "fails"),
-        "failing": dict.fromkeys(tiers.FAST, 999),
+        "missing": dict.fromkeys(BY_TIER["fast"], "fails"),
+        "failing": dict.fromkeys(fast_calls, 999),
     }
     assert codes(node.answer({GPUS[0]: fast})) == [(GPUS[0], "nvml/failing")]
     slow = {
         "values": {},
-        "missing": dict.fromkeys(asked["fast"] + asked["slow"], "fails"),
+        "missing": dict.fromkeys(BY_TIER["fast"] + BY_TIER["slow"], "fails"),
         "failing": failed,
     }
     assert codes(node.answer({GPUS[0]: slow})) == [(GPUS[0], "nvml/no_call_succeeds")]
@@ -1260,7 +1260,7 @@ def test_what_the_number_of_a_recovery_action_means() -> None:
     wrong = []
     for number, driver, action, words in cases:
         node = Node(1)
-        node.node.note_attached({"driver": driver, "nvml": "13"}, set(GPUS[:1]))
+        node.node.note_attached(attached(driver), set(GPUS[:1]))
         events = node.look(recovery=float(number))
         node.look(recovery=float(number))
         rulings = [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import grp
 import os
+import pwd
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -141,3 +143,21 @@ async def wait_until(event: asyncio.Event, seconds: float) -> None:
     """Until the event is set, or `seconds` have passed."""
     with anyio.move_on_after(seconds):
         await event.wait()
+
+
+def find_group_id(name: str | None) -> int:
+    """The group of that name, or our own. Raises CannotStart."""
+    if name is None:
+        return os.getegid()
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise CannotStart(f"[socket] group: there is no group {name!r} on this node") from None
+
+
+def find_user_id(name: str) -> int | None:
+    """None where there is no such user on this node: nobody more may do anything then."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None

@@ -6,8 +6,18 @@ worker and the daemon share. Does not import the binding.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
-from vitald.collectors.nvml.tiers import MISSING
+# NVML's codes for readings that are not observable; they mean nothing about health.
+UNSUPPORTED = "not supported"
+MISSING: Mapping[int, str] = {
+    3: UNSUPPORTED,
+    4: "no permission",
+    6: "not found",
+    13: "driver too old",
+    25: "driver too old",
+    26: "deprecated",
+}
 
 INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, TIMEOUT, FUNCTION_NOT_FOUND = 2, 3, 6, 10, 13
 LOST, RESET_REQUIRED, VERSION_MISMATCH, UNKNOWN = 15, 16, 25, 999
@@ -35,13 +45,6 @@ FAULTS = {
     RESET_REQUIRED: "reset_required",
 }
 
-# Their readings are shown but not judged, so their failures are no finding.
-UNJUDGED_CALLS = frozenset(
-    {
-        *("limit_times", "nvlink_quality", "nvlink_corrections"),
-        *("codecs", "pcie_bytes", "nvlink_bytes", "mig_details", "profiling"),
-    }
-)
 MIN_FAILURES = 3  # in succession, for no known reason: then the call counts as failing
 
 # NVML_VALUE_NOT_AVAILABLE is -1, and registers that do not exist read as ones; as a float, 64 ones

@@ -12,11 +12,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vitald.collectors.nvml.codes import EXCLUDED
+from vitald.collectors.nvml.codes import EXCLUDED, MISSING, UNSUPPORTED
 from vitald.collectors.nvml.links import Links, compare_errors, compare_fabric
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
 from vitald.collectors.nvml.readings import RACK_LOCATION
-from vitald.collectors.nvml.tiers import ALWAYS_READ, MISSING, NOT_SUPPORTED, TIER_OF
 from vitald.collectors.pci.slots import count_lacking
 from vitald.model import Component, Readings, Sample
 
@@ -79,8 +78,8 @@ _IDENTITY = (
 
 
 class CurrentReadings:
-    """The readings by PCI address. `simulated` and `switched` (there are NVSwitches on PCI) are set
-    by the owner.
+    """The readings by PCI address. `simulated`, `switched` (there are NVSwitches on PCI) and
+    `tier_of` (by reading, as the worker declares them) are set by the owner.
     """
 
     def __init__(self, vbios: str, nvlinks: int, overdue_s: Mapping[str, float]) -> None:
@@ -90,6 +89,7 @@ class CurrentReadings:
         """
         self.simulated = False
         self.switched = False
+        self.tier_of: Mapping[str, str] = {}
         self.by_gpu: dict[str, Readings] = {}
         self.links = Links()
         self.lifetime = LifetimeErrors()
@@ -172,13 +172,13 @@ class CurrentReadings:
         }
         if values or failing:
             updated["failing_calls"] = float(len(failing))
-            updated |= _derive_no_call_succeeds(known, values, failing)
+            updated |= self._derive_no_call_succeeds(known, values, failing)
         updated |= self._derive_lookup_failed(address, values, faults, lookup)
         updated |= self._derive_readings(
             known, updated, component, identity, values, missing, answer
         )
         blind = ""
-        if not _has_frequent({**known, **values}) and not faults & _UNREACHABLE_FAULTS:
+        if not self._has_frequent({**known, **values}) and not faults & _UNREACHABLE_FAULTS:
             blind = _describe_unreadable(faults, failing, lookup, missing)
         self.by_gpu[address] = Readings(
             component=component,
@@ -248,13 +248,15 @@ class CurrentReadings:
         if "lookup" in answer or "lost" in faults:
             reason = _describe_faults(faults) or _describe_lookup(answer["lookup"])
             polled = {*former.values, *former.missing} if former is not None else set()
-            names = polled & TIER_OF.keys() or ALWAYS_READ
+            names = polled & self.tier_of.keys() or {
+                name for name, tier in self.tier_of.items() if tier != "profiling"
+            }
             return dict.fromkeys((name for name in names if name not in _IDENTITY), reason)
         before = former.missing if former is not None else {}
         missing = {name: why for name, why in before.items() if name not in values}
         missing |= answer.get("missing", {})
         for name in former.values if former is not None else ():
-            limit = self._overdue_s.get(TIER_OF.get(name, ""), math.inf)
+            limit = self._overdue_s.get(self.tier_of.get(name, ""), math.inf)
             if name not in _IDENTITY and (age := now - read_at.get(name, now)) > limit:
                 missing.setdefault(name, f"not read for {age:.0f} s")
         return missing
@@ -274,6 +276,23 @@ class CurrentReadings:
         if faults or self._failed_lookups[address] >= _MAX_FAILED_LOOKUPS:
             return {"lookup_failed": 1.0, "lookup_code": float(lookup)}
         return {}
+
+    def _derive_no_call_succeeds(
+        self,
+        known: Mapping[str, Sample],
+        values: Mapping[str, Sample],
+        failing: Mapping[str, int],
+    ) -> dict[str, Sample]:
+        """Whether all calls of the frequent tiers fail. Empty if a slow one, not made this time,
+        may succeed.
+        """
+        if self._has_frequent(values):
+            return {"no_call_succeeds": 0.0}
+        return {"no_call_succeeds": 1.0} if failing and not self._has_frequent(known) else {}
+
+    def _has_frequent(self, names: Iterable[str]) -> bool:
+        """Whether one of these is read every minute or more often."""
+        return any(self.tier_of.get(name) in _FREQUENT_TIERS for name in names)
 
     def _compare_gpus(
         self,
@@ -305,7 +324,7 @@ class CurrentReadings:
             found["nvlinks_configured"] = float(expected)
         if "nvlink_recoveries" in values or "nvlink_replays" in values:
             found |= compare_errors(known, siblings)
-        if "fabric_state" in values or missing.get("fabric_state") == NOT_SUPPORTED:
+        if "fabric_state" in values or missing.get("fabric_state") == UNSUPPORTED:
             outside = "fabric_state" not in values
             found |= compare_fabric(known, siblings, outside=outside)
         return found
@@ -348,22 +367,6 @@ def _describe_unreadable(
     ]
     suffix = f": {reasons[0]}" if reasons else ""
     return f"NVML answers nothing about it{suffix}"
-
-
-def _derive_no_call_succeeds(
-    known: Mapping[str, Sample], values: Mapping[str, Sample], failing: Mapping[str, int]
-) -> dict[str, Sample]:
-    """Whether all calls of the frequent tiers fail. Empty if a slow one, not made this time, may
-    succeed.
-    """
-    if _has_frequent(values):
-        return {"no_call_succeeds": 0.0}
-    return {"no_call_succeeds": 1.0} if failing and not _has_frequent(known) else {}
-
-
-def _has_frequent(names: Iterable[str]) -> bool:
-    """Whether one of these is read every minute or more often."""
-    return any(TIER_OF.get(name) in _FREQUENT_TIERS for name in names)
 
 
 def _parse_branch(version: str) -> dict[str, Sample]:

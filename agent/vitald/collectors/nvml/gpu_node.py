@@ -172,6 +172,9 @@ class GpuNode:
         `switched`: there are NVSwitches on PCI.
         """
         self.current.switched = switched
+        self.current.tier_of = {
+            name: tier for tier, names in answer["readings"].items() for name in names
+        }
         if self._may_be_new:
             self._evaluator.restart_settling()
         self._may_be_new = False

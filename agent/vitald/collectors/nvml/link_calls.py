@@ -14,6 +14,7 @@ from vitald.collectors.nvml.codes import (
     FUNCTION_NOT_FOUND,
     INVALID_ARGUMENT,
     LOST,
+    MISSING,
     NARROW,
     NO_VALUE,
     NOT_FOUND,
@@ -26,12 +27,12 @@ from vitald.collectors.nvml.query import (
     Ask,
     PolledGpu,
     Reading,
+    declare_call,
     group_by_link,
     read_each,
     read_fields,
     require_any,
 )
-from vitald.collectors.nvml.tiers import MISSING
 
 _LINKS, _DL_REPLAY, _DL_RECOVERY, _DL_CRC = 91, 161, 162, 163
 _RECOVERY_FAILED, _RECOVERED, _EFFECTIVE, _MALFORMED = 214, 213, 219, 206
@@ -85,6 +86,7 @@ _FIRST_NVLINK5 = 7
 _NO_SUCH_LINK = {INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND}
 
 
+@declare_call("slow", "pcie_generation", "pcie_width", "pcie_generation_max", "pcie_width_max")
 def read_pcie_link(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     calls = {
         "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
@@ -104,10 +106,12 @@ def _read_positive(ask: Ask, gpu: PolledGpu, call: str) -> Reading:
     return float(value)
 
 
+@declare_call("slow", *_PCIE.values())
 def read_pcie_errors(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return require_any(gpu, read_fields(ask, gpu, _PCIE))
 
 
+@declare_call("slow", *_PCIE_BYTES.values(), is_judged=False)
 def read_pcie_bytes(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """Bytes over PCIe, as the GPU sends and receives them.
 
@@ -123,25 +127,7 @@ def read_pcie_bytes(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return got
 
 
-def read_nvlink_bytes(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
-    """Payload over all NVLinks of the GPU. NVLink 5 may have counters of each link instead, which
-    are summed. A link that cannot be read keeps its last count: the sum must not fall.
-    """
-    if not gpu.links:
-        raise pynvml.NVMLError(NOT_SUPPORTED)
-    got = read_fields(ask, gpu, _NVLINK_BYTES, 1024.0)
-    if got or not gpu.nvlink5:
-        return require_any(gpu, got)
-    by_link = require_any(gpu, read_fields(ask, gpu, _list_fields(_NVLINK5_BYTES, gpu.links)))
-    gpu.link_bytes |= {place: count for place, count in by_link.items() if isinstance(count, float)}
-    totals: dict[str, float] = {}
-    for place, count in gpu.link_bytes.items():
-        name = place.partition("/")[0]
-        totals[name] = totals.get(name, 0.0) + count
-        gpu.refused.pop(name, None)  # only the driver's own sum was
-    return {**totals}
-
-
+@declare_call("slow", "nvlinks", "nvlink_active", "nvlinks_active")
 def read_nvlinks(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The state of each link: 1 active, 0 inactive or no longer known to the driver, NaN if it
     cannot be read.
@@ -177,6 +163,14 @@ def _read_link_state(ask: Ask, gpu: PolledGpu, link: int) -> float:
         return math.nan
 
 
+@declare_call(
+    "slow",
+    *("nvlink_replays", "nvlink_recoveries", "nvlink_crc_errors", "nvlink_recovery_failures"),
+    *("nvlink_effective_errors", "nvlink_malformed_packets", "nvlink_buffer_overruns"),
+    *("nvlink_symbol_errors", "nvlink_receive_errors", "nvlink_remote_errors"),
+    *("nvlink_general_errors", "nvlink_integrity_errors", "nvlink_transmit_discards"),
+    *("nvlink_recovery_attempts",),
+)
 def read_nvlink_errors(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The counters depend on the generation. Totals are not read: on Hopper they are always 0."""
     links = gpu.links
@@ -211,6 +205,27 @@ def read_nvlink_errors(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return require_any(gpu, group_by_link(got, names.values(), links))
 
 
+@declare_call("slow", *_NVLINK_BYTES.values(), is_judged=False)
+def read_nvlink_bytes(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
+    """Payload over all NVLinks of the GPU. NVLink 5 may have counters of each link instead, which
+    are summed. A link that cannot be read keeps its last count: the sum must not fall.
+    """
+    if not gpu.links:
+        raise pynvml.NVMLError(NOT_SUPPORTED)
+    got = read_fields(ask, gpu, _NVLINK_BYTES, 1024.0)
+    if got or not gpu.nvlink5:
+        return require_any(gpu, got)
+    by_link = require_any(gpu, read_fields(ask, gpu, _list_fields(_NVLINK5_BYTES, gpu.links)))
+    gpu.link_bytes |= {place: count for place, count in by_link.items() if isinstance(count, float)}
+    totals: dict[str, float] = {}
+    for place, count in gpu.link_bytes.items():
+        name = place.partition("/")[0]
+        totals[name] = totals.get(name, 0.0) + count
+        gpu.refused.pop(name, None)  # only the driver's own sum was
+    return {**totals}
+
+
+@declare_call("slow", "c2c_links", "c2c_active", *_C2C_ERRORS.values())
 def read_c2c_links(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The links between the GPU and a Grace processor."""
     count = require_any(gpu, read_fields(ask, gpu, {_C2C_COUNT: "c2c_links"}))["c2c_links"]
@@ -223,6 +238,13 @@ def read_c2c_links(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return {"c2c_links": count, **group_by_link(got, names.values(), links)}
 
 
+@declare_call(
+    "slow",
+    *("fabric_state", "fabric_status", "fabric_clique", "fabric_cluster", "fabric_health_mask"),
+    *("fabric_degraded_bandwidth", "fabric_route_recovery", "fabric_route_unhealthy"),
+    *("fabric_access_timeout", "fabric_incorrect_configuration", "fabric_manager_lost"),
+    *("fabric_health_summary",),
+)
 def read_fabric(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """State and health in the NVSwitch fabric. `fabric_status` is valid in state 3 (completed)."""
     info, error = pynvml.c_nvmlGpuFabricInfo_v3_t(), None
@@ -255,61 +277,7 @@ def read_fabric(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return got
 
 
-def read_nvlink_quality(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
-    """Error rates and counters of the physical layer of NVLink 5, by link."""
-    links = _require_nvlink5(gpu)
-    names = {**_BER, **(_NVLINK5_RAW if gpu.driver >= _RAW_ERRORS else {})}
-    if gpu.driver < _RAW_ERRORS:
-        gpu.refused |= dict.fromkeys(_NVLINK5_RAW.values(), FUNCTION_NOT_FOUND)
-    fields = read_fields(ask, gpu, _list_fields(names, links))
-    got = require_any(gpu, group_by_link(fields, names.values(), links))
-    for name in _BER.values():
-        if isinstance(packed := got.get(name), list):
-            got[name] = [_decode_error_rate(rate) for rate in packed]
-    return got
-
-
-def _require_nvlink5(gpu: PolledGpu) -> int:
-    if not gpu.links or not gpu.nvlink5:
-        raise pynvml.NVMLError(NOT_SUPPORTED)
-    return gpu.links
-
-
-def _decode_error_rate(packed: float) -> float:
-    """Mantissa in bits 8 to 11, negative decimal exponent in bits 0 to 7. The minimum, usual on a
-    healthy link, is 15e-255.
-    """
-    if math.isnan(packed):
-        return packed
-    return float(f"{int(packed) >> 8 & 0xF}e-{int(packed) & 0xFF}")
-
-
-def read_nvlink_corrections(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
-    """History of forward error correction: corrected symbol errors by bin, summed over all links,
-    and for each link the highest bin with a count.
-    """
-    links = _require_nvlink5(gpu)
-    got = read_fields(
-        ask, gpu, {(field, link): f"{field}/{link}" for field in _FEC_BINS for link in range(links)}
-    )
-    table = [[got.get(f"{field}/{link}") for field in _FEC_BINS] for link in range(links)]
-    histories = [[count for count in bins if isinstance(count, float)] for bins in table]
-    complete = [bins for bins in histories if len(bins) == len(_FEC_BINS)]
-    if not complete:
-        raise pynvml.NVMLError(gpu.refused.get(f"{_FEC_BINS[0]}/0", NOT_SUPPORTED))
-    return {
-        "nvlink_fec_history": [sum(counts) for counts in zip(*complete)],
-        "nvlink_fec_highest_bin": [_find_highest_bin(bins) for bins in histories],
-    }
-
-
-def _find_highest_bin(history: Sequence[float]) -> float:
-    """NaN if the history is incomplete."""
-    if len(history) != len(_FEC_BINS):
-        return math.nan
-    return float(max((bin_ for bin_, count in enumerate(history) if count), default=0))
-
-
+@declare_call("inventory", "nvlink_version", "nvlink_switched", "nvlink_bytes_per_second")
 def read_nvlink_layout(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The links' generation and speed, and whether they lead to an NVSwitch."""
     if gpu.links is None:
@@ -352,6 +320,68 @@ def _find_answer(ask: Ask, gpu: PolledGpu, call: str, wanted: float = 0) -> floa
         if answer and (not wanted or answer == wanted):
             return answer
     return 0.0
+
+
+@declare_call(
+    "inventory",
+    *_BER.values(),
+    *_NVLINK5_RAW.values(),
+    is_judged=False,
+)
+def read_nvlink_quality(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
+    """Error rates and counters of the physical layer of NVLink 5, by link."""
+    links = _require_nvlink5(gpu)
+    names = {**_BER, **(_NVLINK5_RAW if gpu.driver >= _RAW_ERRORS else {})}
+    if gpu.driver < _RAW_ERRORS:
+        gpu.refused |= dict.fromkeys(_NVLINK5_RAW.values(), FUNCTION_NOT_FOUND)
+    fields = read_fields(ask, gpu, _list_fields(names, links))
+    got = require_any(gpu, group_by_link(fields, names.values(), links))
+    for name in _BER.values():
+        if isinstance(packed := got.get(name), list):
+            got[name] = [_decode_error_rate(rate) for rate in packed]
+    return got
+
+
+def _require_nvlink5(gpu: PolledGpu) -> int:
+    if not gpu.links or not gpu.nvlink5:
+        raise pynvml.NVMLError(NOT_SUPPORTED)
+    return gpu.links
+
+
+def _decode_error_rate(packed: float) -> float:
+    """Mantissa in bits 8 to 11, negative decimal exponent in bits 0 to 7. The minimum, usual on a
+    healthy link, is 15e-255.
+    """
+    if math.isnan(packed):
+        return packed
+    return float(f"{int(packed) >> 8 & 0xF}e-{int(packed) & 0xFF}")
+
+
+@declare_call("inventory", "nvlink_fec_history", "nvlink_fec_highest_bin", is_judged=False)
+def read_nvlink_corrections(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
+    """History of forward error correction: corrected symbol errors by bin, summed over all links,
+    and for each link the highest bin with a count.
+    """
+    links = _require_nvlink5(gpu)
+    got = read_fields(
+        ask, gpu, {(field, link): f"{field}/{link}" for field in _FEC_BINS for link in range(links)}
+    )
+    table = [[got.get(f"{field}/{link}") for field in _FEC_BINS] for link in range(links)]
+    histories = [[count for count in bins if isinstance(count, float)] for bins in table]
+    complete = [bins for bins in histories if len(bins) == len(_FEC_BINS)]
+    if not complete:
+        raise pynvml.NVMLError(gpu.refused.get(f"{_FEC_BINS[0]}/0", NOT_SUPPORTED))
+    return {
+        "nvlink_fec_history": [sum(counts) for counts in zip(*complete)],
+        "nvlink_fec_highest_bin": [_find_highest_bin(bins) for bins in histories],
+    }
+
+
+def _find_highest_bin(history: Sequence[float]) -> float:
+    """NaN if the history is incomplete."""
+    if len(history) != len(_FEC_BINS):
+        return math.nan
+    return float(max((bin_ for bin_, count in enumerate(history) if count), default=0))
 
 
 def _list_fields(names: Mapping[int, str], links: int) -> dict[Any, str]:

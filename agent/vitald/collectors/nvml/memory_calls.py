@@ -18,6 +18,7 @@ from vitald.collectors.nvml.query import (
     PolledGpu,
     Reading,
     check_value,
+    declare_call,
     read_each,
 )
 
@@ -27,6 +28,11 @@ _DRAM, _SRAM = 2, 7
 _OTHER_VERSION = {FUNCTION_NOT_FOUND, VERSION_MISMATCH, NOT_SUPPORTED, INVALID_ARGUMENT}
 
 
+@declare_call(
+    "slow",
+    *("memory_used_bytes", "memory_free_bytes"),
+    *("memory_reserved_bytes", "memory_total_bytes"),
+)
 def read_memory(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """Before R510, memory that the driver reserves counts as used."""
     try:
@@ -47,6 +53,11 @@ def read_memory(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     }
 
 
+@declare_call(
+    "slow",
+    *("ecc_corrected", "ecc_uncorrected"),
+    *("ecc_corrected_lifetime", "ecc_uncorrected_lifetime"),
+)
 def read_ecc(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     counters = {
         "ecc_corrected": (_CORRECTED, _VOLATILE),
@@ -63,10 +74,12 @@ def read_ecc(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     )
 
 
+@declare_call("slow", "ecc_corrected_dram", "ecc_uncorrected_dram")
 def read_ecc_dram(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return _read_location(ask, gpu, "dram", _DRAM)
 
 
+@declare_call("slow", "ecc_corrected_sram", "ecc_uncorrected_sram")
 def read_ecc_sram(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return _read_location(ask, gpu, "sram", _SRAM)
 
@@ -83,6 +96,12 @@ def _read_location(ask: Ask, gpu: PolledGpu, memory: str, place: int) -> dict[st
     )
 
 
+@declare_call(
+    "slow",
+    *("sram_threshold_exceeded", "sram_corrected_lifetime"),
+    *("sram_uncorrected_parity_lifetime", "sram_uncorrected_secded_lifetime"),
+    *("sram_uncorrected_parity", "sram_uncorrected_secded"),
+)
 def read_sram_status(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """Requires root; without it, the readings are missing."""
     status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
@@ -101,6 +120,11 @@ def read_sram_status(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return got
 
 
+@declare_call(
+    "slow",
+    *("remapped_rows_corrected", "remapped_rows_uncorrected"),
+    *("row_remap_pending", "row_remap_failed"),
+)
 def read_remapped_rows(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     corrected, uncorrected, pending, failed = ask("nvmlDeviceGetRemappedRows", gpu.handle)
     return {
@@ -111,6 +135,11 @@ def read_remapped_rows(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     }
 
 
+@declare_call(
+    "slow",
+    *("remap_banks_max", "remap_banks_high", "remap_banks_partial"),
+    *("remap_banks_low", "remap_banks_none"),
+)
 def read_spare_rows(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     banks = ask("nvmlDeviceGetRowRemapperHistogram", gpu.handle)
     spare = ("max", "high", "partial", "low", "none")
@@ -119,6 +148,7 @@ def read_spare_rows(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     )
 
 
+@declare_call("slow", "retired_pages_single", "retired_pages_double", "retired_pages")
 def read_retired_pages(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     single = len(ask("nvmlDeviceGetRetiredPages_v2", gpu.handle, 0))
     double = len(ask("nvmlDeviceGetRetiredPages_v2", gpu.handle, 1))
@@ -129,6 +159,7 @@ def read_retired_pages(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     }
 
 
+@declare_call("slow", "page_retirement_pending")
 def read_retirement_pending(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return {
         "page_retirement_pending": float(
@@ -137,11 +168,13 @@ def read_retirement_pending(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     }
 
 
+@declare_call("slow", "channel_repair_pending", "tpc_repair_pending")
 def read_repair(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     channel, tpc = ask("nvmlDeviceGetRepairStatus", gpu.handle)
     return {"channel_repair_pending": float(bool(channel)), "tpc_repair_pending": float(bool(tpc))}
 
 
+@declare_call("slow", "memory_unrepairable")
 def read_unrepairable(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The binding passes {version, flag}. Newer headers declare the flag alone; the driver then
     writes it to the first word.
@@ -156,6 +189,7 @@ def read_unrepairable(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     }
 
 
+@declare_call("inventory", "ecc_mode", "ecc_mode_pending", "ecc_mode_change_pending")
 def read_ecc_mode(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     current, pending = ask("nvmlDeviceGetEccMode", gpu.handle)
     return {

@@ -16,7 +16,7 @@ from vitald.collectors.nvml.codes import (
     NOT_SUPPORTED,
     RESET_REQUIRED,
 )
-from vitald.collectors.nvml.query import Ask, PolledGpu, Reading
+from vitald.collectors.nvml.query import Ask, PolledGpu, Reading, declare_call
 
 _MAX_INSTANCES = 16  # drivers have up to 7
 _DELETED = {NOT_FOUND, INVALID_ARGUMENT}  # between two calls
@@ -33,6 +33,7 @@ class _Instance(NamedTuple):
     memory_total: float
 
 
+@declare_call("slow", "mig_mode", "mig_mode_pending", "mig_instances", "mig_mode_change_pending")
 def read_mig(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """Mode, and number of instances."""
     gpu.mig_handles = None
@@ -52,6 +53,12 @@ def read_mig(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     }
 
 
+@declare_call(
+    "slow",
+    *("mig_gpu_instances", "mig_compute_instances", "mig_uuids", "mig_profiles"),
+    *("mig_memory_used_bytes", "mig_memory_total_bytes"),
+    is_judged=False,
+)
 def read_mig_details(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """One value of each reading for every instance; none without MIG."""
     if gpu.mig_handles is None:

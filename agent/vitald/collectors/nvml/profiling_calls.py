@@ -25,7 +25,7 @@ from vitald.collectors.nvml.codes import (
     NOT_SUPPORTED,
     RESET_REQUIRED,
 )
-from vitald.collectors.nvml.query import Ask, PolledGpu, ProfilingSamples, Reading
+from vitald.collectors.nvml.query import Ask, PolledGpu, ProfilingSamples, Reading, declare_call
 
 WHOLE_GPU = -1
 # Samples less than 100 ms apart give wrong values (github.com/NVIDIA/DCGM/issues/310). GPUs with an
@@ -70,6 +70,13 @@ _GPU_METRICS: Mapping[int, _Metric] = {
 }
 
 
+@declare_call(
+    "profiling",
+    *(metric.reading for metric in _GPU_METRICS.values()),
+    "mig_profiled_gpu_instances",
+    *(f"mig_{metric.reading}" for metric in _INSTANCE_METRICS.values()),
+    is_judged=False,
+)
 def read_profiling(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """Of the GPU, or of each GPU instance in MIG mode. The first poll has nothing to compare with.
     Raises NVMLError.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Union
+from typing import Any, NamedTuple, Union
 
 import pynvml
 
@@ -18,18 +18,44 @@ from vitald.collectors.nvml.codes import (
     INVALID_ARGUMENT,
     LOST,
     MIN_FAILURES,
+    MISSING,
     NO_DATA,
     NO_VALUE,
     NOT_AVAILABLE,
     NOT_SUPPORTED,
     RESET_REQUIRED,
 )
-from vitald.collectors.nvml.tiers import MISSING
 
 # In a list, NaN is the value of a link that cannot be read.
 Reading = Union[float, str, "list[float]"]
 # ask("nvmlDeviceGetName", handle): calls the C function of that name, marked as in flight.
 Ask = Callable[..., Any]
+
+
+class Call(NamedTuple):
+    """One call about a GPU, made at each poll of its `tier`: fast, slow, inventory, or profiling.
+
+    `read` gives readings by name in base units (celsius, watts, joules, hertz, seconds, bytes); a
+    list has one value per link. It raises pynvml.NVMLError if it gives nothing. `readings`: all
+    that it can give; what it does not give is not observable. Unless it `is_judged`, they are
+    only shown, so its failures are no finding.
+    """
+
+    name: str
+    tier: str
+    readings: tuple[str, ...]
+    read: Callable[[Ask, PolledGpu], dict[str, Reading]]
+    is_judged: bool
+
+    def __call__(self, ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
+        return self.read(ask, gpu)
+
+
+def declare_call(
+    tier: str, *readings: str, is_judged: bool = True
+) -> Callable[[Callable[[Ask, PolledGpu], dict[str, Reading]]], Call]:
+    """Makes a `Call` of a function that is called `read_` and the call's name."""
+    return lambda read: Call(read.__name__.removeprefix("read_"), tier, readings, read, is_judged)
 
 
 class ProfilingSamples:

@@ -32,15 +32,28 @@ from typing import Any
 import pynvml
 
 from vitald.backoff import Backoff
-from vitald.collectors.nvml import calls, codes, tiers
-from vitald.collectors.nvml.board_calls import read_processes
-from vitald.collectors.nvml.calls import Call
+from vitald.collectors.nvml import (
+    board_calls,
+    codes,
+    link_calls,
+    memory_calls,
+    mig_calls,
+    profiling_calls,
+)
 from vitald.collectors.nvml.codes import MARKER
-from vitald.collectors.nvml.query import PolledGpu, Reading
-from vitald.collectors.nvml.tiers import MISSING
+from vitald.collectors.nvml.query import Call, PolledGpu, Reading
 from vitald.text import replace_unprintable
 
 SIMULATED = "vitald_simulated_nvml"  # a symbol that only the simulated library has
+
+# In the order in which they are made: a module's, in the order of its functions. Some depend on
+# what an earlier one has found: whether the GPU is in MIG mode, how many links of which generation.
+CALLS = tuple(
+    value
+    for module in (board_calls, memory_calls, mig_calls, link_calls, profiling_calls)
+    for value in vars(module).values()
+    if isinstance(value, Call)
+)
 
 _NO_GPUS = 1  # nvmlInitWithFlags: succeed as long as the driver answers
 _WAIT_MS = 60_000
@@ -131,6 +144,7 @@ class NvmlWorker:
             "count": count,
             "failed": failed,
             "events": self._register_events(),
+            "readings": list_readings(),
         }
 
     def _ask_optional(self, name: str) -> Any:
@@ -168,21 +182,23 @@ class NvmlWorker:
     # --- readings
 
     def _read_tiers(self, command: dict[str, list[str]]) -> dict[str, Any]:
-        tiers: tuple[tuple[str, tuple[Call, ...]], ...] = (
-            ("inventory", calls.INVENTORY),
-            ("fast", calls.FAST),
-            ("slow", calls.SLOW),
-            # After the slow ones, which read whether the GPU is in MIG mode.
-            ("fast", calls.PROFILING if self._profiling else ()),
-        )
+        polled = {tier: command[tier] for tier in ("inventory", "fast", "slow")}
+        if self._profiling:
+            polled["profiling"] = command["fast"]
         return {
             "gpus": {
                 address: self._read_gpu(
                     address,
-                    [call for tier, own in tiers if address in command[tier] for call in own],
+                    [
+                        call
+                        for tier, gpus in polled.items()
+                        if address in gpus
+                        for call in CALLS
+                        if call.tier == tier
+                    ],
                     command["inventory"],
                 )
-                for address in sorted({address for tier, _ in tiers for address in command[tier]})
+                for address in sorted({gpu for gpus in polled.values() for gpu in gpus})
             }
         }
 
@@ -193,7 +209,7 @@ class NvmlWorker:
             return {}
         self._current_gpu = address
         try:
-            return {"values": read_processes(self.ask_driver, gpu)}
+            return {"values": board_calls.read_processes(self.ask_driver, gpu)}
         except pynvml.NVMLError:
             return {}
         finally:
@@ -222,7 +238,7 @@ class NvmlWorker:
                 code, got = (codes.LOST, {}) if lost else self._make_call(gpu, call)
                 returned.add(code)
                 values |= got
-                for name in tiers.READINGS_BY_CALL[call.name]:
+                for name in call.readings:
                     # A reading that is there in part is missing too, with the part's code.
                     if code or name not in got or name in gpu.refused:
                         refused = gpu.find_refusal(name) or code or codes.NOT_SUPPORTED
@@ -256,13 +272,11 @@ class NvmlWorker:
             failed = gpu.failed
         except pynvml.NVMLError as error:
             code = failed = error.value
-        if code in MISSING and set(gpu.refused.values()) <= MISSING.keys():
+        if code in codes.MISSING and set(gpu.refused.values()) <= codes.MISSING.keys():
             gpu.skipped[name] = code, gpu.refused
-        if not failed or failed in MISSING:
+        if not failed or failed in codes.MISSING:
             gpu.failures.pop(name, None)
-        elif failed in codes.FAULTS or (
-            failed not in codes.NO_DATA and name not in codes.UNJUDGED_CALLS
-        ):
+        elif failed in codes.FAULTS or (failed not in codes.NO_DATA and call.is_judged):
             gpu.failures[name] = (failed, gpu.failures.get(name, (0, 0))[1] + 1)
         return code, got
 
@@ -290,7 +304,7 @@ class NvmlWorker:
             events = self.ask_driver("nvmlEventSetCreate")
             self.ask_driver("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
         except pynvml.NVMLError as error:
-            if error.value not in MISSING:
+            if error.value not in codes.MISSING:
                 self._send_message({"deaf": {"gpu": gpu.address, "code": error.value}})
             if events is not None:
                 with suppress(pynvml.NVMLError):
@@ -339,6 +353,14 @@ class NvmlWorker:
         with self._lock:
             while line:
                 line = line[os.write(1, line) :]
+
+
+def list_readings() -> dict[str, list[str]]:
+    """The readings that the calls of each tier can give."""
+    found: dict[str, list[str]] = {}
+    for call in CALLS:
+        found.setdefault(call.tier, []).extend(call.readings)
+    return found
 
 
 def _check_answer(answer: Any) -> Any:

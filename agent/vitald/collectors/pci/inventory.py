@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -234,6 +235,14 @@ def read_machine_identity(sysfs: Path) -> str:
     except OSError:
         tag = ""
     return f"{read_machine_type(sysfs)} {tag}".strip()
+
+
+def read_machine_id() -> str:
+    """An identifier of this machine that never changes. Images may share a host name."""
+    try:
+        return Path("/etc/machine-id").read_text().strip() or socket.gethostname()
+    except OSError:
+        return socket.gethostname()
 
 
 def _read_slots(root: Path) -> Iterator[tuple[str, str]]:
