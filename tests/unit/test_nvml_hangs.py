@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from tests.unit.test_nvml_readings import GPUS, Node
-from vitald.collectors.nvml.hangs import HungComponents
+from vitald.collectors.nvml.gpu_history import GpuHistory
 from vitald.model import NODE, Component, ComponentKind
 
 
 def test_what_hangs_is_present_while_it_is_on_pci() -> None:
     """The node itself always is."""
-    hung = HungComponents()
+    history = GpuHistory()
     here, gone = (Component(ComponentKind.GPU, address) for address in GPUS[:2])
     for component in (NODE, here, gone):
-        hung.add_hang(component, {"call": "c"})
-    assert [one for one, _ in hung.list_present({here.id})] == [here, NODE]
-    assert [hung.end_hang(here), hung.end_hang(here)] == [True, False]
-    assert [one for one, _ in hung.list_present({here.id})] == [NODE]
+        history.hung[component.name] = {"call": "c"}
+    assert [one for one, _ in history.list_hanging({here.id})] == [here, NODE]
+    assert [history.end_hang(here), history.end_hang(here)] == [True, False]
+    assert [one for one, _ in history.list_hanging({here.id})] == [NODE]
 
 
 def test_of_a_lost_gpu_no_reading_is_current() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import WAIT_S
-from vitald.collectors.nvml.outlet import iterate_batches
+from vitald.collectors.nvml.collector import iterate_batches
 from vitald.model import Batch
 from vitald.publish import daemon_feed
 from vitald.publish.daemon_feed import DaemonFeed

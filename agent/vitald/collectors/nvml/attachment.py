@@ -16,7 +16,6 @@ import structlog
 from vitald.collectors.nvml.gpu_node import GONE
 from vitald.collectors.nvml.gpu_state import GpuState
 from vitald.collectors.nvml.inbox import Inbox
-from vitald.collectors.nvml.outlet import Emit
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.nvml.worker_process import (
     InFlight,
@@ -27,6 +26,8 @@ from vitald.collectors.nvml.worker_process import (
 from vitald.model import Batch
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
+
+Emit = Callable[[Batch], Awaitable[None]]
 
 
 class _Failed(Exception):

@@ -9,7 +9,7 @@ reported events are this collector's position, committed together with the event
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,11 +20,10 @@ from vitald.catalog import Catalog
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml import gpu_state
-from vitald.collectors.nvml.attachment import Attachment
+from vitald.collectors.nvml.attachment import Attachment, Emit
 from vitald.collectors.nvml.gpu_node import NAME, GpuNode
 from vitald.collectors.nvml.gpu_state import GpuState, PciGpus
 from vitald.collectors.nvml.inbox import Inbox, Pids
-from vitald.collectors.nvml.outlet import Emit, iterate_batches
 from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.nvml.release import ReleaseReport, Releases
 from vitald.collectors.nvml.settings import SECTION, NvmlSettings
@@ -32,6 +31,7 @@ from vitald.collectors.nvml.worker_process import list_device_users
 from vitald.collectors.pci.inventory import PciInventory, read_machine_type
 from vitald.config.paths import Paths
 from vitald.model import Batch, Position
+from vitald.tasks import end_tasks
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
@@ -199,6 +199,30 @@ class Nvml:
         return ReleaseReport(
             device_users=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids
         )
+
+
+async def iterate_batches(produce: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[Batch]:
+    """The batches that `produce` emits. It is cancelled when the iterator is closed, and what it
+    raises is raised here.
+
+    `emit` returns once the batch was processed, that is when the next one is requested: readings
+    taken while the pipeline is busy would be out of date when their turn comes.
+    """
+    queue: asyncio.Queue[Batch | None] = asyncio.Queue()
+
+    async def emit(batch: Batch) -> None:
+        queue.put_nowait(batch)
+        await queue.join()
+
+    producer = asyncio.ensure_future(produce(emit))
+    producer.add_done_callback(lambda _: queue.put_nowait(None))
+    try:
+        while (batch := await queue.get()) is not None:
+            yield batch
+            queue.task_done()
+        await producer
+    finally:
+        await end_tasks([producer])
 
 
 def _build_nvml(context: CollectorContext) -> Nvml:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vitald.collectors.nvml.codes import EXCLUDED, MISSING, UNSUPPORTED
-from vitald.collectors.nvml.links import Links, compare_errors, compare_fabric
-from vitald.collectors.nvml.memory_errors import LifetimeErrors
+from vitald.collectors.nvml.gpu_history import GpuHistory
+from vitald.collectors.nvml.links import compare_errors, compare_fabric, compare_links
 from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.pci.slots import count_lacking
 from vitald.model import Component, Readings, Sample
@@ -78,7 +78,7 @@ _IDENTITY = (
 
 
 class CurrentReadings:
-    """The readings by PCI address. `simulated`, `switched` (there are NVSwitches on PCI) and
+    """The readings by PCI address. `history`, `switched` (there are NVSwitches on PCI) and
     `tier_of` (by reading, as the worker declares them) are set by the owner.
     """
 
@@ -87,12 +87,10 @@ class CurrentReadings:
         links of each GPU should be active, 0 if that is not configured. `overdue_s`: by
         tier, the age at which a reading is no longer current.
         """
-        self.simulated = False
         self.switched = False
         self.tier_of: Mapping[str, str] = {}
         self.by_gpu: dict[str, Readings] = {}
-        self.links = Links()
-        self.lifetime = LifetimeErrors()
+        self.history = GpuHistory()
         self.vbios = vbios
         self.nvlinks = nvlinks
         self._overdue_s = overdue_s
@@ -188,7 +186,7 @@ class CurrentReadings:
             values={**known, **updated},
             fresh=frozenset(updated),
             missing=missing,
-            simulated=self.simulated,
+            simulated=self.history.simulated,
             unknown_reason=blind,
         )
 
@@ -219,7 +217,7 @@ class CurrentReadings:
         """The readings derived from `values`. Those that cannot be derived now move from `known` to
         `missing`.
         """
-        derived = self.lifetime.find_missed(identity, values)
+        derived = self.history.find_missed_errors(identity, values)
         derived |= self._compare_gpus(
             {**known, **updated}, component.id, identity, values, answer.get("missing", {})
         )
@@ -319,7 +317,8 @@ class CurrentReadings:
         if missing.get("mig_mode") not in (None, *MISSING.values()):
             return found  # the call failed: with MIG on, the links may be off
         if "nvlinks" in values:
-            found |= self.links.compare_links(identity, known, siblings, switched=self.switched)
+            ever = self.history.links.setdefault(identity, set())
+            found |= compare_links(ever, known, siblings, switched=self.switched)
             expected = 0 if known.get("mig_mode") else self.nvlinks
             found["nvlinks_configured"] = float(expected)
         if "nvlink_recoveries" in values or "nvlink_replays" in values:

@@ -18,11 +18,8 @@ from vitald.collectors.crossing import Crossing
 from vitald.collectors.device_registry import MISSED
 from vitald.collectors.event_factory import EventFactory, derive_readings
 from vitald.collectors.nvml.current import CurrentReadings
-from vitald.collectors.nvml.hangs import HungComponents
-from vitald.collectors.nvml.known_gpus import GpuRegistry, KnownGpu, MissingGpus
-from vitald.collectors.nvml.links import Links
-from vitald.collectors.nvml.memory_errors import LifetimeErrors
-from vitald.collectors.nvml.resets import ResetDetector
+from vitald.collectors.nvml.gpu_history import GpuHistory
+from vitald.collectors.nvml.known_gpus import GpuRegistry, KnownGpu
 from vitald.collectors.small_files import presentable
 from vitald.collectors.thresholds import ThresholdEvaluator
 from vitald.model import (
@@ -41,7 +38,6 @@ HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
 IDENTITY, RESET = "device/identity", "device/reset"
 GONE = -1  # besides NVML's own codes: the worker process ended
 
-_NUMBERS = ("minor", "index")  # of a GPU, until the next boot
 _SIMULATED_S = 86400.0  # findings from a simulated library end after this, like a drill's
 
 
@@ -62,9 +58,9 @@ class GpuNode:
     ) -> None:
         """`of_type`: how many GPUs the instance type has, 0 if unknown; `configured`: the number of
         the configuration, which takes precedence. `vbios`: the allowed versions; empty allows any.
-        `nvlinks`: how
-        many of each GPU should be active, 0 if that is not configured. `overdue_s`: by tier, the
-        age at which a reading is no longer current. `settle_s`: as for ThresholdEvaluator.
+        `nvlinks`: how many of each GPU should be active, 0 if that is not configured. `overdue_s`:
+        by tier, the age at which a reading is no longer current. `settle_s`: as for
+        ThresholdEvaluator.
         """
         self.boot_id = boot_id
         self.find_slot: Callable[[str], str] = lambda _: ""  # as PciInventory has it
@@ -85,12 +81,6 @@ class GpuNode:
         self.current = CurrentReadings(self._vbios, self._nvlinks, self._overdue_s)
         self._gpus = GpuRegistry()
         self._evaluator = self._create_evaluator({})
-        self._resets = ResetDetector()
-        self._hung = HungComponents()
-        self._missing = MissingGpus()
-        # By UUID: its numbers, of this boot
-        self._numbers: dict[str, dict[str, float]] = {}
-        self._most = 0  # GPUs that were here together
         self._may_be_new = True  # the driver, when a worker next attaches to it
         self.holding: tuple[Event, ...] = ()
         self.calm: frozenset[tuple[Component, str]] = frozenset()
@@ -101,8 +91,12 @@ class GpuNode:
         return ThresholdEvaluator(groups, memory, settle_s=self._settle_s)
 
     @property
+    def history(self) -> GpuHistory:
+        return self.current.history
+
+    @property
     def simulated(self) -> bool:
-        return self.current.simulated
+        return self.history.simulated
 
     def configure(self, catalog: Catalog) -> None:
         """Use a catalogue that was reloaded."""
@@ -113,47 +107,28 @@ class GpuNode:
 
     @property
     def memory(self) -> str:
-        """For the next start: baselines, known GPUs, reported events."""
+        """For the next start: known GPUs, their history, crossed thresholds."""
         remembered = {
             "gpus": self._gpus.memory,
             "watch": self._evaluator.memory,
-            "counted": self._resets.memory,
-            "links": self.current.links.memory,
-            "lifetime": self.current.lifetime.memory,
-            "hung": self._hung.memory,
-            "missed": self._missing.memory,
-            "most": self._most,
-            "numbers": self._numbers,
-            "simulated": self.simulated,
+            **self.history.to_memory(),
         }
         return json.dumps(remembered, separators=(",", ":"))
 
     def restore_memory(self, memory: str, boot_id: str) -> None:
-        """From another boot, only the known GPUs are still valid. Raises ValueError for anything
-        else than a memory of this class.
+        """From another boot, only the known GPUs and what outlives a boot are still valid. Raises
+        ValueError for anything else than a memory of this class.
         """
+        same_boot = boot_id == self.boot_id
         try:
             stored = json.loads(memory)
-            gpus, links = GpuRegistry(stored["gpus"]), Links(stored["links"])
-            missing, simulated = MissingGpus(stored["missed"]), bool(stored["simulated"])
-            lifetime = LifetimeErrors(stored.get("lifetime", {}))
-            most = int(stored.get("most", 0))
-            numbers = {
-                str(uuid): {name: float(own[name]) for name in _NUMBERS if name in own}
-                for uuid, own in stored.get("numbers", {}).items()
-            }
-            watcher = self._create_evaluator(stored["watch"])
-            resets, hung = ResetDetector(stored["counted"]), HungComponents(stored["hung"])
+            gpus, evaluator = GpuRegistry(stored["gpus"]), self._create_evaluator(stored["watch"])
+            history = GpuHistory.from_memory(stored, same_boot=same_boot)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        self._gpus, self._evaluator, self._missing, self._hung = gpus, watcher, missing, hung
-        self.current.links, self.current.lifetime = links, lifetime
-        self.current.simulated, self._most = simulated, most
-        if boot_id == self.boot_id:
-            self._resets, self._numbers = resets, numbers
-        else:
-            watcher.forget_all()
-            lifetime.note_boot()
+        if not same_boot:
+            evaluator.forget_all()
+        self._gpus, self._evaluator, self.current.history = gpus, evaluator, history
 
     # --- answers
 
@@ -163,7 +138,7 @@ class GpuNode:
         """
         if self.simulated is not simulated:
             self._forget_all()
-            self.current.simulated = simulated
+            self.history.simulated = simulated
 
     def note_attached(
         self, answer: Mapping[str, Any], on_pci: set[str], *, switched: bool = False
@@ -215,7 +190,7 @@ class GpuNode:
         events: list[Event] = []
         for address, answer in answers.items():
             events += self._process_answer(address, answer)
-        if self._driver.get("unavailable") == 0 and self._hung.end_hang(NODE):
+        if self._driver.get("unavailable") == 0 and self.history.end_hang(NODE):
             fields: Fields = {"recovered": True}
             events.append(self.create_event(HUNG, NODE, fields, "the driver answers again"))
         return [*events, *self._evaluate_thresholds(answers, on_pci)]
@@ -228,12 +203,12 @@ class GpuNode:
         events = self._register_gpu(address, values) if "uuid" in values else []
         identity = self._gpus.get_identity(address)
         name = self._describe_gpu(address)
-        if self._resets.detect_reset(identity, values):
+        if self.history.detect_reset(identity, values):
             text = f"{name} was reset, or the driver loaded: its counters began anew"
             events.append(self.create_event(RESET, component, {}, text))
             self._evaluator.forget_component(identity, counters=True)
-            self.current.lifetime.note_reset(identity)
-        if values and self._hung.end_hang(component):
+            self.history.note_reset(identity)
+        if values and self.history.end_hang(component):
             fields: Fields = {"recovered": True}
             events.append(self.create_event(HUNG, component, fields, f"{name} answers again"))
         driver = self._driver.get("driver")
@@ -252,12 +227,12 @@ class GpuNode:
         known = self._gpus.find_gpu(uuid)
         if known is None:
             return {}
-        return {**known.values, **self._numbers.get(uuid, {})}
+        return {**known.values, **self.history.numbers.get(uuid, {})}
 
     def list_devices(self) -> tuple[DeviceNames, ...]:
         """The names of the known GPUs, the missing ones included."""
         return tuple(
-            known.build_names(self._numbers.get(known.uuid, {}).get("index"))
+            known.build_names(self.history.numbers.get(known.uuid, {}).get("index"))
             for known in self._gpus.list_gpus()
         )
 
@@ -269,7 +244,7 @@ class GpuNode:
         fields: dict[str, Value] = {"call": call, "seconds": round(seconds, 1), "state": state}
         if unkillable:
             fields["unkillable"] = True
-        self._hung.add_hang(component, fields)
+        self.history.hung[component.name] = fields
         about = f": {self._describe_gpu(gpu)}" if gpu else ""
         text = f"{call} has not answered for {seconds:.1f} s [{state}]{about}"
         return self.create_event(HUNG, component, fields, text)
@@ -308,12 +283,10 @@ class GpuNode:
         former = self._gpus.find_gpu(uuid) or KnownGpu(address=address, uuid=uuid)
         slot = self.find_slot(address)
         known = former.update_from(address, slot, values, simulated=self.simulated)
-        self._note_numbers(uuid, values)
+        self.history.note_numbers(uuid, values)
         if self._gpus.find_gpu_at(address) is None:  # until now its address was its identity
             self._evaluator.rename_component(address, uuid)
-            self._resets.rename_gpu(address, uuid)
-            self.current.links.rename_gpu(address, uuid)
-            self.current.lifetime.rename_gpu(address, uuid)
+            self.history.rename_gpu(address, uuid)
         if not self._gpus.register_gpu(known):
             return []
         fields: dict[str, Value] = {"uuid": uuid}
@@ -321,34 +294,20 @@ class GpuNode:
             fields["serial"] = known.serial
         return [self.create_event(IDENTITY, known.component, fields, known.display_name)]
 
-    def _note_numbers(self, uuid: str, values: Mapping[str, Sample]) -> None:
-        """A number belongs to the GPU that gave it last: where one is lost, the driver may number
-        the others anew.
-        """
-        read = {name: values[name] for name in _NUMBERS if name in values}
-        own = {
-            name: float(value) for name, value in read.items() if isinstance(value, (int, float))
-        }
-        for numbers in self._numbers.values():
-            for name, number in own.items():
-                if numbers.get(name) == number:
-                    del numbers[name]
-        self._numbers[uuid] = {**self._numbers.get(uuid, {}), **own}
-
     # --- thresholds
 
     def _evaluate_thresholds(self, updated: Iterable[str], on_pci: set[str]) -> list[Event]:
         """Crossings of thresholds by the updated GPUs, by missing ones, and by the node."""
         readings = [self.current.by_gpu[address] for address in updated]
         missing = self._list_missing(on_pci)
-        readings += self._missing.derive_readings(missing, simulated=self.simulated)
-        self._most = max(self._most, len(on_pci))
+        readings += self.history.derive_missing(missing)
+        self.history.most = max(self.history.most, len(on_pci))
         expected = self._configured or self._of_type
         node = {
             **self._driver,
             "gpus": float(len(on_pci) + len(missing)),
             "gpus_expected": float(expected),
-            "gpus_proven": float(max(self._of_type, self._most) >= expected),
+            "gpus_proven": float(max(self._of_type, self.history.most) >= expected),
         }
         if (modules := self.current.count_missing_modules(on_pci)) is not None:
             # Known GPUs that are missing are reported as such; if the configured number is present,
@@ -372,7 +331,7 @@ class GpuNode:
         hang. A GPU that is no longer on PCI does not hang.
         """
         holding, self.holding = self.holding, ()
-        hanging = self._hung.list_present(on_pci)
+        hanging = self.history.list_hanging(on_pci)
         return *holding, *(self._report_still_hanging(*hang) for hang in hanging)
 
     def _report_still_hanging(self, component: Component, fields: Fields) -> Event:

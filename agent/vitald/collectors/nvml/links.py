@@ -20,59 +20,44 @@ Values = Mapping[str, Sample]
 _COMPLETED = 3.0
 
 
-class Links:
-    """The NVLinks of each GPU that were ever active, by its identity."""
-
-    def __init__(self, memory: Mapping[str, Sequence[int]] | None = None) -> None:
-        self._ever = {identity: set(map(int, links)) for identity, links in (memory or {}).items()}
-
-    @property
-    def memory(self) -> dict[str, list[int]]:
-        return {identity: sorted(links) for identity, links in self._ever.items()}
-
-    def rename_gpu(self, former: str, identity: str) -> None:
-        """A GPU known by its address has given its UUID."""
-        if former in self._ever:
-            self._ever[identity] = self._ever.pop(former)
-
-    def compare_links(
-        self, identity: str, known: Values, siblings: Sequence[Values], *, switched: bool
-    ) -> dict[str, Sample]:
-        """How many links are expected, and for each whether it is expected to be active and is not.
-        `known`: this GPU's readings; `switched`: there are NVSwitches on PCI, so links are expected
-        even if no GPU ever had one; so they are of NVL cards, if there are several.
-        """
-        states = _read_states(known)
-        if known.get("mig_mode"):
-            return {"nvlink_down": (0.0,) * max(1, len(states)), "nvlinks_absent": 0.0}
-        ever = self._ever.setdefault(identity, set())
-        ever |= {link for link, state in enumerate(states) if state == 1.0}
-        compared = [gpu for gpu in siblings if "nvlinks" in gpu and not gpu.get("mig_mode")]
-        to_switch = any(gpu.get("nvlink_switched") == 1.0 for gpu in (known, *siblings))
-        expected = ever | _find_usual(list(map(_read_states, compared)), alike=to_switch)
-        absent: dict[str, Sample] = {
-            "nvlinks_absent": float(
-                (switched or (bool(siblings) and _is_bridged(known)))
-                and not expected
-                and not any(states)
-            )
-        }
-        if not expected and not states:
-            return absent
-        width = max([len(states), *(link + 1 for link in expected)])
-        # A link that could not be read (NaN) may be active; one that the driver no longer knows is
-        # not.
-        active = [*states, *([0.0] * (width - len(states)))]
-        down = tuple(float(link in expected and state == 0.0) for link, state in enumerate(active))
-        found: dict[str, Sample] = {
-            **absent,
-            "nvlink_down": down,
-            "nvlinks_expected": float(len(expected)),
-        }
-        if not states:
-            found["nvlinks_active"] = 0.0
-        # A link that is down may not report its remote device; the siblings are wired alike.
-        return {**found, "nvlink_to_switch": float(to_switch)}
+def compare_links(
+    ever: set[int], known: Values, siblings: Sequence[Values], *, switched: bool
+) -> dict[str, Sample]:
+    """How many links are expected, and for each whether it is expected to be active and is not.
+    `ever`: this GPU's links that were ever active, to which the active ones are added; `known`: its
+    readings; `switched`: there are NVSwitches on PCI, so links are expected even if no GPU ever had
+    one; so they are of NVL cards, if there are several.
+    """
+    states = _read_states(known)
+    if known.get("mig_mode"):
+        return {"nvlink_down": (0.0,) * max(1, len(states)), "nvlinks_absent": 0.0}
+    ever |= {link for link, state in enumerate(states) if state == 1.0}
+    compared = [gpu for gpu in siblings if "nvlinks" in gpu and not gpu.get("mig_mode")]
+    to_switch = any(gpu.get("nvlink_switched") == 1.0 for gpu in (known, *siblings))
+    expected = ever | _find_usual(list(map(_read_states, compared)), alike=to_switch)
+    absent: dict[str, Sample] = {
+        "nvlinks_absent": float(
+            (switched or (bool(siblings) and _is_bridged(known)))
+            and not expected
+            and not any(states)
+        )
+    }
+    if not expected and not states:
+        return absent
+    width = max([len(states), *(link + 1 for link in expected)])
+    # A link that could not be read (NaN) may be active; one that the driver no longer knows is
+    # not.
+    active = [*states, *([0.0] * (width - len(states)))]
+    down = tuple(float(link in expected and state == 0.0) for link, state in enumerate(active))
+    found: dict[str, Sample] = {
+        **absent,
+        "nvlink_down": down,
+        "nvlinks_expected": float(len(expected)),
+    }
+    if not states:
+        found["nvlinks_active"] = 0.0
+    # A link that is down may not report its remote device; the siblings are wired alike.
+    return {**found, "nvlink_to_switch": float(to_switch)}
 
 
 def _is_bridged(known: Values) -> bool:
