@@ -36,7 +36,7 @@ from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings
 from vitald.core.node_state import NodeState
-from vitald.metrics import devices
+from vitald.metrics import families
 from vitald.metrics.families import derive_families
 from vitald.model import ComponentKind, SourceHealth, SourceState
 
@@ -48,7 +48,7 @@ class Page(Collector):
         self._board = board
 
     def collect(self) -> Iterator[Metric]:
-        return devices.collect_metrics(self._board)
+        return families.collect_metrics(self._board)
 
     def text(self) -> str:
         registry = CollectorRegistry()
@@ -277,7 +277,7 @@ def test_what_is_not_there_has_no_families(board: NodeState) -> None:
     for source in ("neuron", "host"):
         board.replace_readings(source, ())
     assert not [name for name in Page(board).samples() if "neuron_" in name or "edac" in name]
-    assert "vitald_edac" not in {metric.name for metric in devices.collect_metrics(board)}
+    assert "vitald_edac" not in {metric.name for metric in families.collect_metrics(board)}
 
 
 def test_what_is_not_looked_at_now_has_no_sample(board: NodeState) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -204,6 +205,26 @@ def test_the_architecture_names_every_part_of_the_tree() -> None:
     names = {f"`{name}/`" if name in packages else f"`{name}`" for name in parts}
     assert {name for name in names if name not in table} == set()
     assert len(parts - packages - {"daemon"}) <= 10
+
+
+def test_what_the_architecture_names_is_in_the_tree() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    names = {name for row in rows for name in re.findall(r"`([a-z_/]+)`", row[2])}
+    assert len(names) > 20
+    tree = {str(path.relative_to(PACKAGE).with_suffix("")) for path in MODULES.values()}
+    tree |= {str(path.parent.relative_to(PACKAGE)) for path in MODULES.values()}
+    missing = {
+        name
+        for name in names
+        if not any(f"/{known}".endswith(f"/{name.rstrip('/')}") for known in tree)
+    }
+    assert missing == set()
+
+
+def test_no_module_is_too_long_to_read() -> None:
+    lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    assert {name for name, length in lengths.items() if length > 500} == set()
 
 
 def test_outputs_and_sources_do_not_judge() -> None:

@@ -13,7 +13,7 @@ from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
-from vitald.metrics import daemon, devices, diagnostics, node
+from vitald.metrics import daemon, diagnostics, families, node
 from vitald.metrics.diagnostics import RunTally
 from vitald.metrics.exposition import WrittenFamily
 from vitald.metrics.gpus import GpuMetrics, XidCollector
@@ -69,7 +69,7 @@ class NodeStateCollector:
         yield from node.collect_events(state)
         yield self.xids.count_xids()
         yield from self.gpus.collect_metrics(state.list_readings(NVML))
-        yield from devices.collect_metrics(state)
+        yield from families.collect_metrics(state)
         yield from diagnostics.collect_results(self.diagnostics, self.tally)
         yield from daemon.collect_clients(self.connection_limit, state.started_at)
 

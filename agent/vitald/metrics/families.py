@@ -1,6 +1,8 @@
 """
 Metric families from the collectors' readings: name, help and labels, and the readings that they
-export; and metrics with one sample and no labels.
+export; those of everything but GPUs; and metrics with one sample and no labels. Names are the
+field's own words where it has any (node_exporter, the kernel), in base units, `_total` for what
+only counts up.
 
 What a component's series are called follows from its labels, so for the readings that a node has
 hundreds of it is written once, with a gap for each value; at a scrape the gaps are filled.
@@ -12,12 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from vitald.collectors.discovery import find_collectors
+from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.collectors.reading_definitions import ReadingDefinition, ReadingKind, ReadingTable
+from vitald.core.node_state import NodeState
 from vitald.metrics.exposition import WrittenFamily, format_number, write_labels
-from vitald.model import Readings, Sample
+from vitald.model import ComponentKind, Readings, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,3 +192,42 @@ def make_counter(name: str, text: str, value: float, since: float) -> CounterMet
 def format_bool(value: bool) -> str:
     """`true` or `false`, as a label's value."""
     return "true" if value else "false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ExportedTable:
+    """A table of readings, with what is derived from it once."""
+
+    source: str
+    table: ReadingTable
+    families: tuple[Family, ...]
+    exported: frozenset[str]
+
+
+@cache
+def _list_tables() -> tuple[_ExportedTable, ...]:
+    return tuple(
+        _ExportedTable(
+            source=collector.name,
+            table=table,
+            families=derive_families(table),
+            exported=list_exported(table),
+        )
+        for collector in find_collectors()
+        if collector.name != NVML  # it has a module of its own
+        for table in collector.readings
+    )
+
+
+def collect_metrics(node_state: NodeState) -> Iterator[Metric]:
+    """The families of what is read now."""
+    for exported in _list_tables():
+        table = exported.table
+        components = [
+            LabelledReadings(readings, [get_label(readings) for get_label in table.labels.values()])
+            for readings in node_state.list_readings(exported.source)
+            if table.component in (ComponentKind.PCI, readings.component.kind)
+            and not exported.exported.isdisjoint(readings.values)
+        ]
+        if components:
+            yield from build_metrics(exported.families, list(table.labels), components)

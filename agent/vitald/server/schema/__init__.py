@@ -15,8 +15,6 @@ from vitald.server.schema.components import *
 from vitald.server.schema.diagnostics import *
 from vitald.server.schema.events import *
 from vitald.server.schema.findings import *
-from vitald.server.schema.gpus import *
 from vitald.server.schema.jobs import *
 from vitald.server.schema.node import *
-from vitald.server.schema.summary import *
 from vitald.server.schema.value_types import *
