@@ -19,7 +19,7 @@ from tests.waiting import until
 from vitald.publish import driver_upgrade
 from vitald.publish.driver_upgrade import (
     LABEL,
-    REASON,
+    RELEASE_REASON,
     DriverUpgradeMonitor,
     GpuReleases,
     ReleaseFailed,
@@ -69,7 +69,7 @@ def test_the_gpus_are_released_and_taken_back(
         label.state = "pod-deletion-required"
         await wait_for(node, is_released)
         assert workers(node) == [], "no process of ours has the driver open"
-        assert REASON in str(source(node.status())["detail"])
+        assert RELEASE_REASON in str(source(node.status())["detail"])
 
         await asyncio.to_thread(node.restart)  # the new daemon knows of no release
         await wait_for(node, is_released)
@@ -84,7 +84,7 @@ def test_the_gpus_are_released_and_taken_back(
 
     asyncio.run(upgrade())
     events = node.events("&kind=nvml")
-    assert {cast("Json", event["fields"])["reason"] for event in events} == {REASON}
+    assert {cast("Json", event["fields"])["reason"] for event in events} == {RELEASE_REASON}
 
 
 def test_another_release_is_not_ended(node: Node) -> None:
@@ -100,7 +100,7 @@ def test_another_release_is_not_ended(node: Node) -> None:
         assert (await ours.read_state()).is_released
 
     asyncio.run(release_and_end())
-    details = node.wait(lambda status: REASON not in str(source(status)["detail"]))
+    details = node.wait(lambda status: RELEASE_REASON not in str(source(status)["detail"]))
     assert "a person's reset" in str(source(details)["detail"])
     assert node.request("POST", "/v1/release/end", {"reason": "nobody's"}) == (200, {"ended": 0})
     assert node.request("POST", "/v1/release/end", {}) == (200, {"ended": 1})

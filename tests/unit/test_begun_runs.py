@@ -139,7 +139,7 @@ def test_a_run_in_which_the_node_goes_down_each_time_is_given_up() -> None:
 def test_processes_that_ignore_sigterm_are_killed_and_nothing_starts_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(device_access, "_GRACE_S", float("inf"))
+    monkeypatch.setattr(device_access, "_LEFTOVERS_GRACE_S", float("inf"))
 
     async def work() -> None:
         left = await cut_in_the_middle()
@@ -152,7 +152,7 @@ def test_processes_that_ignore_sigterm_are_killed_and_nothing_starts_before(
                 assert waits_for.startswith("the end of an earlier diagnostic: python3")
                 assert waits_for.endswith(f" (pid {process.pid})")
                 assert house.manager.blocked == waits_for
-                monkeypatch.setattr(device_access, "_GRACE_S", 0.0)
+                monkeypatch.setattr(device_access, "_LEFTOVERS_GRACE_S", 0.0)
                 assert (await house.ended(waiting)).report == PASSED
             assert not Path(f"/proc/{process.pid}").exists()
 
@@ -180,7 +180,7 @@ def test_nothing_starts_while_it_is_not_known_what_is_left(monkeypatch: pytest.M
 def test_processes_of_a_boot_before_this_one_are_not_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(device_access, "_GRACE_S", 0.0)
+    monkeypatch.setattr(device_access, "_LEFTOVERS_GRACE_S", 0.0)
 
     async def work() -> None:
         left = await cut_in_the_middle()

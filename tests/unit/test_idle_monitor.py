@@ -42,7 +42,7 @@ class Access:
 def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
     made = StandingClock()
     monkeypatch.setattr(device_access, "time", made)
-    monkeypatch.setattr(device_access, "_PERIOD_S", 0.0)
+    monkeypatch.setattr(device_access, "_IDLE_PERIOD_S", 0.0)
     return made
 
 

@@ -227,6 +227,21 @@ def test_no_module_is_too_long_to_read() -> None:
     assert {name for name, length in lengths.items() if length > 500} == set()
 
 
+def test_a_module_gives_each_name_one_meaning() -> None:
+    """A constant that is assigned a second time changes what is above it."""
+    for name, path in MODULES.items():
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        assigned = [
+            found.id
+            for node in body
+            if isinstance(node, (ast.Assign, ast.AnnAssign))
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            for found in ast.walk(target)
+            if isinstance(found, ast.Name)
+        ]
+        assert len(assigned) == len({*assigned}), name
+
+
 def test_outputs_and_sources_do_not_judge() -> None:
     engine = ("vitald.judge.engine", "vitald.daemon", "vitald.cli")
     assert list_imports("vitald.server", *engine) == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitald.collectors.nvml.attachment import DEFAULT, find_library
+from vitald.collectors.nvml.attachment import LOADERS_CHOICE, find_library
 from vitald.collectors.nvml.settings import NvmlSettings
 
 
@@ -17,11 +17,11 @@ def test_the_operators_driver_is_found_wherever_its_system_puts_libraries(
     tmp_path: Path, folder: str
 ) -> None:
     settings = NvmlSettings(driver_root=tmp_path / "driver")
-    assert find_library(settings) == DEFAULT
+    assert find_library(settings) == LOADERS_CHOICE
     library = settings.driver_root / folder / "libnvidia-ml.so.1"
     library.parent.mkdir(parents=True)
     library.symlink_to("libnvidia-ml.so.580.95.05")
-    assert find_library(settings) == DEFAULT  # the driver is not there yet
+    assert find_library(settings) == LOADERS_CHOICE  # the driver is not there yet
     library.with_name("libnvidia-ml.so.580.95.05").touch()
     assert find_library(settings) == str(library)
 
@@ -38,4 +38,4 @@ def test_a_configured_library_comes_first(tmp_path: Path) -> None:
 def test_a_tree_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     loop = tmp_path / "driver"
     loop.symlink_to(loop)
-    assert find_library(NvmlSettings(driver_root=loop)) == DEFAULT
+    assert find_library(NvmlSettings(driver_root=loop)) == LOADERS_CHOICE

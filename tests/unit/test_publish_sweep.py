@@ -21,9 +21,9 @@ from vitald.publish.kubernetes.node_object import (
 from vitald.publish.kubernetes.reconcile import LastTransition, decide_transition
 from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.kubernetes.sweep import (
-    DURATION_S,
     INTERVAL_S,
-    RENEW_S,
+    LEASE_RENEW_S,
+    LEASE_S,
     Lease,
     Sweep,
     build_stale_patch,
@@ -338,8 +338,8 @@ def test_it_expires_by_the_clock_of_who_waits(cluster: Cluster) -> None:
     assert cluster.lease is not None
     cluster.lease["spec"]["renewTime"] = "2001-01-01T00:00:00.000000Z"
     assert not hold(second, 10_000)
-    assert not hold(second, 10_000 + DURATION_S - RENEW_S)
-    assert hold(second, 10_000 + DURATION_S)
+    assert not hold(second, 10_000 + LEASE_S - LEASE_RENEW_S)
+    assert hold(second, 10_000 + LEASE_S)
     assert not hold(first, 20_000)
 
 
@@ -367,4 +367,4 @@ def test_one_that_is_no_lease_of_ours_is_left_until_it_expires(cluster: Cluster)
     cluster.lease = {"metadata": {"resourceVersion": "1"}, "spec": {"holderIdentity": ["x"]}}
     lease = make_lease(cluster, "me")
     assert not hold(lease, 0)
-    assert hold(lease, DURATION_S)
+    assert hold(lease, LEASE_S)

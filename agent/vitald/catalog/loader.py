@@ -36,6 +36,23 @@ FOLDER = Path(__file__).parent
 PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("*.toml")))
 
 Raw = dict[str, tuple[tomlfile.Table, str]]  # code -> keys, origin
+POLICIES = "policies"
+# What distinguishes the entries is written in each of them.
+_ENTRY_KEYS = (
+    *("title", "mnemonic", "meaning"),
+    *("match", "starts", "contains", "samples"),
+    "policy",
+)
+# Required keys, for the check of a policy and for entries whose policy is unknown or wrong:
+# so that a mistake is reported once, and not again as keys that are missing.
+_STAND_IN: tomlfile.Table = {
+    "class": "unknown",
+    "action": "none",
+    "clears": ["reboot"],
+    "escalation": "none",
+    "source": "-",
+}
+Check = Callable[[str, tomlfile.Table], None]
 
 
 class CatalogError(Exception):
@@ -185,7 +202,7 @@ def _overlay(
 
     policies = EntryPolicies(tables, origin, errors, check)
     for kind, entries in tables.items():
-        if kind == SECTION:
+        if kind == POLICIES:
             continue
         if not isinstance(entries, dict):
             errors.append(f"{origin}: {kind}: expected tables such as [xid.79]")
@@ -223,26 +240,6 @@ def _check_cooccurrences(
                 errors.append(f"{place}: {describe_replacement(entry)}")
 
 
-SECTION = "policies"
-# What distinguishes the entries is written in each of them.
-_ENTRY_KEYS = (
-    *("title", "mnemonic", "meaning"),
-    *("match", "starts", "contains", "samples"),
-    "policy",
-)
-# Required keys, for the check of a policy and for entries whose policy is unknown or wrong:
-# so that a mistake is reported once, and not again as keys that are missing.
-_STAND_IN: tomlfile.Table = {
-    "class": "unknown",
-    "action": "none",
-    "clears": ["reboot"],
-    "escalation": "none",
-    "source": "-",
-}
-
-Check = Callable[[str, tomlfile.Table], None]
-
-
 class EntryPolicies:
     """
     The policies of one file, or of the configuration's overrides.
@@ -262,9 +259,9 @@ class EntryPolicies:
         self._errors = errors
         self._unused: set[str] = set()
         self._policies: dict[str, tomlfile.Table] = {}
-        section = tables.get(SECTION, {})
+        section = tables.get(POLICIES, {})
         if not isinstance(section, dict):
-            errors.append(f"{origin}: [{SECTION}]: expected tables such as [{SECTION}.NAME]")
+            errors.append(f"{origin}: [{POLICIES}]: expected tables such as [{POLICIES}.NAME]")
             return
         for name, keys in section.items():
             self._unused.add(name)
@@ -280,7 +277,7 @@ class EntryPolicies:
             if key in keys:
                 self._errors.append(f"{self._format_place(name)} {key}: belongs in each entry")
         shared = {key: value for key, value in keys.items() if key not in _ENTRY_KEYS}
-        check(f"{SECTION}/{name}", {"title": "-", "meaning": "-", **_STAND_IN, **shared})
+        check(f"{POLICIES}/{name}", {"title": "-", "meaning": "-", **_STAND_IN, **shared})
         return shared if len(self._errors) == before else _STAND_IN
 
     def expand_entry(self, code: str, entry: tomlfile.Table) -> tomlfile.Table:
@@ -307,4 +304,4 @@ class EntryPolicies:
                 self._errors.append(f"{self._format_place(name)}: no entry names this policy")
 
     def _format_place(self, name: str) -> str:
-        return f"{self._origin}: [{SECTION}.{name}]"
+        return f"{self._origin}: [{POLICIES}.{name}]"

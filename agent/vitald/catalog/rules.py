@@ -17,6 +17,21 @@ from vitald.catalog.threshold import Threshold
 from vitald.model import Action, ComponentKind, Fields, Requirement, When
 from vitald.model.event import ALIKE, DOUBTED, SETTLING, UNDATED
 
+Scalar = Union[str, int, bool]
+# Fields of lines that are weak evidence: they require `inspect` at most
+_WEAK_EVIDENCE = {
+    UNDATED: "read late, without a date",
+    DOUBTED: "perhaps not the kernel's: it may be the rest of the line before it",
+}
+_OF_SHARED_CAUSE = (
+    "Check what they share before any single device: the driver (was its package built for this"
+    " kernel?), its firmware, the board, its power; and compare other nodes."
+)
+_OF_PEERS = (
+    "Find the worker that failed first: a device that has a finding of its own, another node of the"
+    " job, or the network between them. Failing together says nothing against any one of them."
+)
+
 
 class FaultClass(Enum):
     """What a fault is attributed to."""
@@ -58,9 +73,6 @@ class DeviceListing(Enum):
     def noun(self) -> str:
         """One of them, for operators: `network device`."""
         return self.value.replace("_", " ").removesuffix("s")
-
-
-Scalar = Union[str, int, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,13 +279,6 @@ class Rule:
         return ruling
 
 
-# Fields of lines that are weak evidence: they require `inspect` at most
-_WEAK_EVIDENCE = {
-    UNDATED: "read late, without a date",
-    DOUBTED: "perhaps not the kernel's: it may be the rest of the line before it",
-}
-
-
 def _count_alike(names: str) -> str:
     kind = names.partition("/")[0]
     return f"{names.count(',') + 1} devices of kind {kind} alike"
@@ -290,18 +295,6 @@ def _limit_settling(ruling: Ruling) -> Ruling:
         escalation="none",
         unusable=ruling.unusable or ruling.when is When.NOW,
     )
-
-
-_OF_SHARED_CAUSE = (
-    "Check what they share before any single device: the driver (was its package built for this"
-    " kernel?), its firmware, the board, its power; and compare other nodes."
-)
-
-
-_OF_PEERS = (
-    "Find the worker that failed first: a device that has a finding of its own, another node of the"
-    " job, or the network between them. Failing together says nothing against any one of them."
-)
 
 
 def _rank_case(case: Case, rule: Rule) -> tuple[int, int, bool]:

@@ -42,6 +42,7 @@ _KIND_NOUNS = {
     "cpu": "CPU",
     "dimm": "DIMM",
 }
+_INDENT = "    "
 
 
 def colour_text(text: str, *names: str) -> str:
@@ -214,9 +215,6 @@ def describe_stamp(stamp: Stamp) -> str:
     if stamp.usec is not None:
         return f"{stamp.usec / 1e6:.6f} s after the start ({where})"
     return f"{where}, which has no date"
-
-
-_INDENT = "    "
 
 
 def format_table(

@@ -23,9 +23,13 @@ from vitald.collectors.small_files import RawReadings, describe_error
 from vitald.model import SourceFailed
 from vitald.worker_thread import NoThread, start_thread
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger("polling")
+
 T = TypeVar("T")
 
 _SOON_S = 0.2  # a read that takes longer does not delay the others
+FIND = ""  # the key of the read that finds the devices; a device's is its component's name
+NOT_BACK = "a look has not come back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +126,6 @@ class ReaderThreads(Generic[T]):
         except RuntimeError:
             return  # the event loop has ended
 
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("polling")
-
-FIND = ""  # the key of the read that finds the devices; a device's is its component's name
-NOT_BACK = "a look has not come back"
 
 Results = dict[str, Union[RawReadings, Found, Broken]]
 

@@ -48,6 +48,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("polling")
 
 _OFTEN_S = 1.0  # how often reads that are still under way after their round are checked
 _MAX_REASONS = 3  # of a failed source, in its detail
+IDENTITY = "device/identity"
+_FINDING = "the look for devices"
 
 
 class PollingSource:
@@ -374,10 +376,6 @@ def _make_readings(component: Component, identity: str, raw: RawReadings) -> Rea
         unknown_reason=raw.unreadable_reason,
         labels=dict(raw.fields),
     )
-
-
-IDENTITY = "device/identity"
-_FINDING = "the look for devices"
 
 
 def get_component(key: str) -> Component:

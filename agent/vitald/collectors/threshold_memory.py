@@ -25,6 +25,9 @@ _MIN_KEPT_WINDOW_S = 3600.0
 _READ_STEP_S = 600.0
 # Of a counter in a window of more than an hour: growth within a day is then known to some minutes
 _MAX_SAMPLES = 256
+# Drives and functions may come and go without end: past this many, components of which nothing was
+# reported are forgotten
+_MAX_COMPONENTS = 16_384
 
 
 class CounterGrowth:
@@ -154,11 +157,6 @@ def _thin_samples(samples: Samples) -> Samples:
     while len(kept) > 4 * _MAX_SAMPLES:  # a value that rises and falls all day is no counter
         kept.popleft()
     return kept
-
-
-# Drives and functions may come and go without end: past this many, components of which nothing was
-# reported are forgotten
-_MAX_COMPONENTS = 16_384
 
 
 @dataclass(slots=True)

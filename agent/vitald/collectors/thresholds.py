@@ -41,6 +41,10 @@ from vitald.collectors.threshold_memory import ComponentMemory, ThresholdMemory
 from vitald.model import Component, Readings, Value
 from vitald.model.event import CLEARED, SETTLING
 
+_SIGMA = 1.4826  # ratio of standard deviation to median absolute deviation
+_MIN_SIBLINGS = 3  # a median of fewer means little
+_MIN_RISE = 1e-9
+
 
 class ThresholdEvaluator:
     """The thresholds of one source, over all its components."""
@@ -151,10 +155,6 @@ def _end_without_limit(readings: Readings, code: str) -> Crossing:
         "reason": "it has no limit for this any more",
     }
     return make_crossing(readings, CLEARED, fields, f"{code} has no limit any more")
-
-
-_SIGMA = 1.4826  # ratio of standard deviation to median absolute deviation
-_MIN_SIBLINGS = 3  # a median of fewer means little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,9 +378,6 @@ def _get_values(
     if memory is None or isinstance(value, str):
         return None
     return memory.growth.calculate_rates(threshold, now)
-
-
-_MIN_RISE = 1e-9
 
 
 def evaluate_changes(

@@ -38,6 +38,7 @@ SECTIONS: dict[str, Section] = {
 }
 GROUPS: dict[str, SectionGroup] = {group.name: group for group in (CHECKS, NOTIFY)}
 _HASH_BYTES = 6  # what a metric's 64-bit float holds exactly
+_HEAD = "# vitald: every key with its default. Check a file of yours with: vitald config check FILE"
 
 
 def load_config(path: Path | None) -> Config:
@@ -65,9 +66,6 @@ def hash_settings(tables: tomlfile.Table) -> int:
         return 0
     text = json.dumps(tables, sort_keys=True, separators=(",", ":"), default=str)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:_HASH_BYTES], "big")
-
-
-_HEAD = "# vitald: every key with its default. Check a file of yours with: vitald config check FILE"
 
 
 def format_example() -> str:

@@ -28,6 +28,8 @@ from vitald.model.event import BOOT, CLEARED, CLOCK_STEPPED, REPLACED, SIBLINGS
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 
 _Fault: TypeAlias = tuple[Component, str, bool]  # component, code, simulated
+OWN_SOURCE = "vitald"
+_MIN_STEP_S = 2.0  # slewing between two checks changes the clock by less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,10 +218,6 @@ class Evaluator:
             self._endings[fault] = transition.cause
             if len(self._endings) > MAX_RESOLVED:
                 del self._endings[next(iter(self._endings))]
-
-
-OWN_SOURCE = "vitald"
-_MIN_STEP_S = 2.0  # slewing between two checks changes the clock by less
 
 
 class DaemonEvents:

@@ -35,6 +35,10 @@ _OPEN_S = 10.0  # for opening, and for replacing
 _RESCUE_S = 5.0
 _CLOSE_S = 1.0
 _RETRY = Backoff(1.0, 30.0)
+MAX_HELD_EVENTS = 50_000
+# Code, fields and raw text of an event; it never waits.
+Report: TypeAlias = Callable[[str, Fields, str], None]
+_POSITIONS_S = 0.25
 
 
 class PipelineState(Protocol):
@@ -336,9 +340,6 @@ def _make_full_entries(
     )
 
 
-MAX_HELD_EVENTS = 50_000
-
-
 class HeldEntries:
     """The entries to be committed, in their order."""
 
@@ -366,10 +367,6 @@ class HeldEntries:
             self.entries[index] = replace(entry, events=(), transitions=decisions)
         self.entries = [entry for entry in self.entries if entry != LedgerEntry()]
         return dropped - min(0, excess)  # events are dropped with their whole entry
-
-
-# Code, fields and raw text of an event; it never waits.
-Report: TypeAlias = Callable[[str, Fields, str], None]
 
 
 class LedgerReports:
@@ -410,9 +407,6 @@ class LedgerReports:
         self._report("vitald/ledger_lost", fields, text)
 
 
-_INTERVAL_S = 0.25
-
-
 class PositionBuffer:
     """Writes positions that come without events, so that most batches cost no commit.
 
@@ -440,7 +434,7 @@ class PositionBuffer:
             position.source: position for position in positions if position is not None
         }
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._write_latest)
+            self._timer = asyncio.get_running_loop().call_later(_POSITIONS_S, self._write_latest)
 
     def discard_position(self, source: str) -> None:
         """Forget the position of a source: an entry with a later one is being committed."""

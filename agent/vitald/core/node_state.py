@@ -41,6 +41,11 @@ from vitald.model import (
 
 _MAX_RECENT = 1000  # events
 _MAX_QUEUED = 1000  # changes, of one subscriber
+OTHER = "other"
+_MAX_SERIES = 2000
+_MAX_XIDS = 1000
+_XID = "xid"
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,13 +371,6 @@ def _explain_silence(source: SourceHealth) -> str:
     if source.state in (SourceState.OK, SourceState.ABSENT):
         return "no look within the deadline"
     return f"{source.state.value}: {source.detail}" if source.detail else source.state.value
-
-
-OTHER = "other"
-_MAX_SERIES = 2000
-_MAX_XIDS = 1000
-_XID = "xid"
-Key = TypeVar("Key")
 
 
 class EventLabels(NamedTuple):

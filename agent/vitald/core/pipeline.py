@@ -61,6 +61,8 @@ _RUNNING, _STOPPED = "running", "stopped"  # the cursor of the daemon's own posi
 _MAX_TRANSACTION = 512  # events
 _WEDGED_S = 20.0
 _PUBLISH_S = 0.5
+log = structlog.get_logger("findings")
+_LATE_S = 10.0
 
 
 class Pipeline:
@@ -414,11 +416,6 @@ class FindingActions:
         item = ActionItem(action)
         self._queue.add_item(item)
         return await item.done
-
-
-log = structlog.get_logger("findings")
-
-_LATE_S = 10.0
 
 
 def log_transitions(

@@ -21,6 +21,8 @@ from vitald.model import Batch, Finding
 # Events waiting to be evaluated; beyond it the readers wait, and the kernel's ring is the buffer.
 _MAX_EVENTS = 4_000
 _BACKLOG = 64  # events waiting at a start: more than a client waits for
+T = TypeVar("T")
+_SLICE = 8  # events evaluated before other tasks get their turn
 
 
 class WorkQueue:
@@ -73,10 +75,6 @@ class WorkQueue:
         self.items.clear()
         self._event_count = 0
         return batches
-
-
-T = TypeVar("T")
-_SLICE = 8  # events evaluated before other tasks get their turn
 
 
 class WorkItem(ABC):

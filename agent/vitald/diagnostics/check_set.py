@@ -24,6 +24,10 @@ from vitald.worker_thread import ThreadStuck, WorkerThread
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
 _PROBLEM = "programs_not_looked_for"
+_EVIDENCE_LINES = 3  # of each of its two streams
+_EVIDENCE_WIDTH = 200  # characters of a line
+# Kept of its output: a check that fails for a month must not displace the rest of the ledger
+_MAX_BYTES = 16 * 1024
 
 
 class CheckSet:
@@ -107,12 +111,6 @@ def _find_obstacle(check: Check) -> str:
         return check.find_obstacle()
     except Exception as error:  # a fault in one check must not affect the others
         return f"{type(error).__name__}: {error}"
-
-
-_EVIDENCE_LINES = 3  # of each of its two streams
-_EVIDENCE_WIDTH = 200  # characters of a line
-# Kept of its output: a check that fails for a month must not displace the rest of the ledger
-_MAX_BYTES = 16 * 1024
 
 
 class SiteCheck:

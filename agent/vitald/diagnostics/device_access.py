@@ -23,6 +23,8 @@ from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.run.descendants import Descendants, Process, list_processes
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
+
 _DRIVER_TIMEOUT_S = 2.0
 _DRIVER_PERIOD_S = 1.0  # between queries while a run has the devices
 _DETECTOR_TIMEOUT_S = 5.0
@@ -30,6 +32,10 @@ _EXPECTED_JOB_S = 60.0  # by then a job that began is in the node's state
 _RELEASE_S = 12.0  # by then an announced release has begun, or has failed
 _PROBLEM = "idle_not_known"
 _LEFTOVERS_PROBLEM = "leftovers_not_known"
+_IDLE_PERIOD_S = 10.0
+_IDLE_MAX_AGE_S = 30.0
+_LEFTOVERS_GRACE_S = 10.0  # between SIGTERM and SIGKILL
+_FIRST_USER = 1000  # of people; those below are services (login.defs(5), UID_MIN)
 
 
 class ComputeUsers:
@@ -187,10 +193,6 @@ class DeviceAccess:
         return self._detector.sees_node and self._node.has_accelerators
 
 
-_PERIOD_S = 10.0
-_MAX_AGE_S = 30.0
-
-
 class IdleMonitor:
     """Whether the node is idle, measured while a repair waits for the running job. Nothing is
     measured otherwise: each measurement reads all processes and asks the driver.
@@ -215,13 +217,13 @@ class IdleMonitor:
         self._is_testing = is_testing
         self._idle_s = idle_s
         self._idle_since: float | None = None
-        self._measured_at = -_MAX_AGE_S
+        self._measured_at = -_IDLE_MAX_AGE_S
 
     def is_idle(self) -> bool:
         """Whether nothing used the node for `idle_s`, as measured a moment ago. Jobs that have
         begun since count at once.
         """
-        if time.monotonic() - self._measured_at >= _MAX_AGE_S or self._access.list_jobs():
+        if time.monotonic() - self._measured_at >= _IDLE_MAX_AGE_S or self._access.list_jobs():
             return False
         return self._idle_since is not None and time.monotonic() - self._idle_since >= self._idle_s
 
@@ -230,7 +232,7 @@ class IdleMonitor:
         while True:
             if self._is_needed() and not self._is_testing():
                 await self._measure()
-            await asyncio.sleep(_PERIOD_S)
+            await asyncio.sleep(_IDLE_PERIOD_S)
 
     async def _measure(self) -> None:
         idle_s, uses = await self._access.measure_idle()
@@ -238,12 +240,6 @@ class IdleMonitor:
         self._measured_at = now
         is_idle = not uses and self._access.sees_all_work()
         self._idle_since = now - idle_s if is_idle else None
-
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
-
-_GRACE_S = 10.0  # between SIGTERM and SIGKILL
-_FIRST_USER = 1000  # of people; those below are services (login.defs(5), UID_MIN)
 
 
 class InterruptedRun:
@@ -261,7 +257,7 @@ class InterruptedRun:
         """
         now = time.monotonic()
         began = now if self._began is None else self._began
-        is_late = now - began >= _GRACE_S
+        is_late = now - began >= _LEFTOVERS_GRACE_S
         living = self._descendants.sweep_processes(signal.SIGKILL if is_late else signal.SIGTERM)
         if self._began is None and living:
             log.warning(

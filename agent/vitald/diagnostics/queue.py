@@ -24,6 +24,10 @@ from vitald.model.diagnostic import ActiveRun, Outcome, OwedRun, Remedy, Report,
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
 MAX_QUEUED = 16  # a person's request beyond that is refused
+_DAY_S = 86400.0
+BY_FINDING = "finding #"
+MAX_DELAY_S = 4.0 * RETRY_S  # between two attempts
+_BACKOFF = Backoff(RETRY_S, MAX_DELAY_S)
 
 
 class RunQueue:
@@ -146,12 +150,6 @@ def _describe_attempts(owed: OwedRun) -> str:
     if not is_automatic(owed.request):
         at = time.strftime(" at %H:%M UTC", time.gmtime(owed.not_before))
     return f"the next attempt{at} ({owed.attempts} so far, the last: {owed.why})"
-
-
-_DAY_S = 86400.0
-BY_FINDING = "finding #"
-MAX_DELAY_S = 4.0 * RETRY_S  # between two attempts
-_BACKOFF = Backoff(RETRY_S, MAX_DELAY_S)
 
 
 class OwedRuns:

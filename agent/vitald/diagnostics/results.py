@@ -22,6 +22,8 @@ from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
+_MAX_RECENT = 4
+
 
 @dataclass(slots=True)
 class PendingResult:
@@ -93,9 +95,6 @@ def _log_run(run: Run, *, is_news: bool) -> None:
     )
     if line := hyperpod_log.format_summary(run):
         log.info(line)
-
-
-_MAX_RECENT = 4
 
 
 class RunHistory:

@@ -37,6 +37,7 @@ NAME = "diagnostics"
 _PERIOD_S = 10.0  # between checks for what is due and what findings require
 _QUEUED_PERIOD_S = 5.0  # the same while a run waits for idle devices
 _MAX_STORE_S = 1.0  # how long a client, or a run that begins, waits for the ledger
+OVERDUE, HELD = "diagnostic/overdue", "diagnostic/held"
 
 
 class DiagnosticSource:
@@ -272,9 +273,6 @@ class RunInterpreter:
                 run_events.make_run_event(run, self._facts),
                 self._facts.make_event("vitald/not_judged", NODE, {}, text),
             ]
-
-
-OVERDUE, HELD = "diagnostic/overdue", "diagnostic/held"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from vitald.model import (
 from vitald.model.event import SETTLING, TOO_MANY
 
 _APPROXIMATE_S = 60.0  # largest error of the time of a record that was found at a start
+_DRIVER_REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
 
 
 class FaultEvaluation:
@@ -290,9 +291,6 @@ class FaultEvaluation:
         ]
 
 
-_REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
-
-
 class DriverRecommendation:
     """Applies the driver's recommendation to the findings of its device."""
 
@@ -342,7 +340,10 @@ class DriverRecommendation:
         """
         requirement = finding.catalog_requirement
         action = ruling.action if ruling.action is not Action.NONE else Action.OBSERVE
-        if ruling.action not in (Action.NONE, *_REMEDIES) or requirement.action not in _REMEDIES:
+        if (
+            ruling.action not in (Action.NONE, *_DRIVER_REMEDIES)
+            or requirement.action not in _DRIVER_REMEDIES
+        ):
             return None
         if (requirement.action, requirement.when) == (action, ruling.when):
             return None

@@ -51,6 +51,8 @@ _DAMAGE = (
     "already exists",
     "unsupported file format",
 )
+_MAX_TRIM_ROWS = 5000  # per call, so that no commit waits for long
+_MARKS_S = 90 * 86400.0  # longer than the window of any escalation policy and of the lemon score
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,10 +410,6 @@ def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
             " OFFSET ?)",
             (_MAX_RESOLVED,),
         )
-
-
-_MAX_TRIM_ROWS = 5000  # per call, so that no commit waits for long
-_MARKS_S = 90 * 86400.0  # longer than the window of any escalation policy and of the lemon score
 
 
 def delete_old_rows(db: sqlite3.Connection, now: float, keep_s: float, max_bytes: int) -> int:

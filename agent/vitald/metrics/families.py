@@ -25,6 +25,9 @@ from vitald.core.node_state import NodeState
 from vitald.metrics.exposition import WrittenFamily, format_number, write_labels
 from vitald.model import ComponentKind, Readings, Sample
 
+_NUMBERS = {float, int}
+_MISSING = {type(None)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -100,10 +103,6 @@ def _list_samples(
         for number, part in enumerate(parts, definition.first)
         if isinstance(part, (int, float)) and not math.isnan(part)
     ]
-
-
-_NUMBERS = {float, int}
-_MISSING = {type(None)}
 
 
 @dataclass(frozen=True, slots=True)

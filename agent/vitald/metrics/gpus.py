@@ -33,6 +33,29 @@ from vitald.server import serialize
 LABELS = ("gpu", "uuid", "pci_bus_id", "model")
 
 _FAMILIES = tuple(family for table in READINGS for family in derive_families(table))
+_MERGES: Mapping[LinkMerge, Callable[[Iterable[float]], float]] = {
+    LinkMerge.SUM: sum,
+    LinkMerge.LOWEST: min,
+    LinkMerge.HIGHEST: max,
+}
+_MERGE_HELP = {
+    LinkMerge.SUM: "Sum of all links.",
+    LinkMerge.LOWEST: "The lowest of all links.",
+    LinkMerge.HIGHEST: "The highest of all links.",
+}
+_INSTANCE_LABELS = ("gpu_instance", "compute_instance")
+_INSTANCE_ACTIVITY = {
+    "mig_graphics_active_ratio": "share of time in which a kernel ran",
+    "mig_sm_active_ratio": "share of its SMs that were busy",
+    "mig_sm_occupancy_ratio": "active warps, as a share of the most possible",
+    "mig_tensor_active_ratio": "share of time in which its tensor cores worked",
+    "mig_dram_active_ratio": "share of the memory bandwidth that was used",
+}
+_INSTANCE_MEMORY = {
+    "mig_memory_used_bytes": "Memory in use of a MIG instance; compute instances share that of"
+    " their GPU instance.",
+    "mig_memory_total_bytes": "Memory of a MIG instance.",
+}
 
 
 class GpuMetrics:
@@ -91,18 +114,6 @@ def list_labels(readings: Readings) -> list[str]:
     return [number, str(readings.values.get("uuid", "")), readings.component.id, model]
 
 
-_MERGES: Mapping[LinkMerge, Callable[[Iterable[float]], float]] = {
-    LinkMerge.SUM: sum,
-    LinkMerge.LOWEST: min,
-    LinkMerge.HIGHEST: max,
-}
-_HELP = {
-    LinkMerge.SUM: "Sum of all links.",
-    LinkMerge.LOWEST: "The lowest of all links.",
-    LinkMerge.HIGHEST: "The highest of all links.",
-}
-
-
 def merge_families(families: Iterable[Family]) -> tuple[Family, ...]:
     """The families without the label of the link; those that another one gives are left out."""
     return tuple(
@@ -113,7 +124,7 @@ def merge_families(families: Iterable[Family]) -> tuple[Family, ...]:
 
 
 def _merge_family(family: Family, how: LinkMerge) -> Family:
-    text = f"{family.first.help} {_HELP[how]}"
+    text = f"{family.first.help} {_MERGE_HELP[how]}"
     return replace(family, first=replace(family.first, each="", help=text))
 
 
@@ -170,21 +181,6 @@ def _list_known(values: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(value for value in values if not math.isnan(value))
 
 
-_INSTANCE = ("gpu_instance", "compute_instance")
-_ACTIVITY = {
-    "mig_graphics_active_ratio": "share of time in which a kernel ran",
-    "mig_sm_active_ratio": "share of its SMs that were busy",
-    "mig_sm_occupancy_ratio": "active warps, as a share of the most possible",
-    "mig_tensor_active_ratio": "share of time in which its tensor cores worked",
-    "mig_dram_active_ratio": "share of the memory bandwidth that was used",
-}
-_MEMORY = {
-    "mig_memory_used_bytes": "Memory in use of a MIG instance; compute instances share that of"
-    " their GPU instance.",
-    "mig_memory_total_bytes": "Memory of a MIG instance.",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Instance:
     """`labels`: ids of GPU and compute instance. `memory`: by reading, NaN if unknown."""
@@ -201,13 +197,15 @@ def collect_instances(labels: Sequence[str], gpus: Sequence[LabelledReadings]) -
     info = GaugeMetricFamily(
         "vitald_gpu_mig_instance_info",
         "Identity of each MIG instance.",
-        labels=[*labels, *_INSTANCE, "mig_profile", "mig_uuid"],
+        labels=[*labels, *_INSTANCE_LABELS, "mig_profile", "mig_uuid"],
     )
     for own, each in instances:
         info.add_metric([*own, *each.labels, each.profile, each.uuid], 1)
     yield info
-    for reading, text in _MEMORY.items():
-        family = GaugeMetricFamily(f"vitald_gpu_{reading}", text, labels=[*labels, *_INSTANCE])
+    for reading, text in _INSTANCE_MEMORY.items():
+        family = GaugeMetricFamily(
+            f"vitald_gpu_{reading}", text, labels=[*labels, *_INSTANCE_LABELS]
+        )
         for own, each in instances:
             if not math.isnan(each.memory[reading]):
                 family.add_metric([*own, *each.labels], each.memory[reading])
@@ -216,7 +214,7 @@ def collect_instances(labels: Sequence[str], gpus: Sequence[LabelledReadings]) -
 
 
 def _collect_activity(labels: Sequence[str], gpus: Sequence[LabelledReadings]) -> Iterator[Metric]:
-    for reading, text in _ACTIVITY.items():
+    for reading, text in _INSTANCE_ACTIVITY.items():
         family = GaugeMetricFamily(
             f"vitald_gpu_{reading}",
             f"Profiling of a GPU instance (MIG): {text}.",
@@ -238,14 +236,14 @@ def _list_instances(readings: Readings) -> Iterator[_Instance]:
         _read_numbers(values.get("mig_compute_instances")),
         str(values.get("mig_profiles", "")).split(),
         str(values.get("mig_uuids", "")).split(),
-        *(_read_numbers(values.get(name)) for name in _MEMORY),
+        *(_read_numbers(values.get(name)) for name in _INSTANCE_MEMORY),
     )
     for gpu_instance, compute_instance, profile, uuid, *memory in columns:
         yield _Instance(
             labels=(f"{gpu_instance:g}", f"{compute_instance:g}"),
             profile=profile,
             uuid=uuid,
-            memory=dict(zip(_MEMORY, memory)),
+            memory=dict(zip(_INSTANCE_MEMORY, memory)),
         )
 
 

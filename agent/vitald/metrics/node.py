@@ -23,6 +23,13 @@ from vitald.server.routes.components import ComponentCoverage
 
 if TYPE_CHECKING:
     from vitald.server import schema
+# Label -> where it is read: sources, in this order, and the reading's name there
+_INFO_LABELS = {
+    "kernel": ((INVENTORY, "kernel"),),
+    "gpu_driver": ((NVML, "driver_version"), (INVENTORY, "gpu_driver")),
+    "neuron_driver": ((INVENTORY, "neuron_driver"),),
+    "chassis_serial": ((NVML, "chassis_serial"),),
+}
 
 
 def collect_flags(verdict: Verdict) -> Iterator[Metric]:
@@ -218,24 +225,15 @@ def collect_events(node_state: NodeState) -> Iterator[Metric]:
     yield last
 
 
-# Label -> where it is read: sources, in this order, and the reading's name there
-_LABELS = {
-    "kernel": ((INVENTORY, "kernel"),),
-    "gpu_driver": ((NVML, "driver_version"), (INVENTORY, "gpu_driver")),
-    "neuron_driver": ((INVENTORY, "neuron_driver"),),
-    "chassis_serial": ((NVML, "chassis_serial"),),
-}
-
-
 class NodeIdentity:
     """`instance_type`: the product name in the firmware; empty if there is none."""
 
     def __init__(self, node_state: NodeState, instance_type: str) -> None:
         self._node_state = node_state
-        self._values = {"instance_type": instance_type, **dict.fromkeys(_LABELS, "")}
+        self._values = {"instance_type": instance_type, **dict.fromkeys(_INFO_LABELS, "")}
 
     def make_info(self) -> Metric:
-        for label, places in _LABELS.items():
+        for label, places in _INFO_LABELS.items():
             found = (self._find_value(source, reading) for source, reading in places)
             self._values[label] = next(filter(None, found), self._values[label])
         info = InfoMetricFamily(

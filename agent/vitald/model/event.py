@@ -31,6 +31,18 @@ SITE_CHECK = "check"  # the kind of what a check of the site finds: `check/NAME`
 
 Value = Union[str, int, float, bool, None, "list[int]"]
 Fields = Mapping[str, Value]
+# Field of an event about a device: the others of its kind that are present, separated by commas
+SIBLINGS = "siblings"
+# Field of a state that was observed since the start or a driver load only, and may still change
+SETTLING = "settling"
+# Field of a line that was read late, and of which nothing shows when it was written
+UNDATED = "undated"
+# Field of an event of the node that stands for several devices: their names, separated by commas
+ALIKE = "alike"
+# Field of a record that a process wrote: whether the configuration accepts it as a confirmed fault
+VOUCHED = "vouched"
+# Field of a line that may be the rest of the record before it, and so a user's text: why
+DOUBTED = "doubted"
 
 
 class Trust(Enum):
@@ -90,22 +102,6 @@ class Event:
         if self.is_hearsay:
             return ""
         return "[kernel_log] userspace" if self.fields.get(VOUCHED) is True else ""
-
-
-# Field of an event about a device: the others of its kind that are present, separated by commas
-SIBLINGS = "siblings"
-# Field of a state that was observed since the start or a driver load only, and may still change
-SETTLING = "settling"
-# Field of a line that was read late, and of which nothing shows when it was written
-UNDATED = "undated"
-# Field of an event of the node that stands for several devices: their names, separated by commas
-ALIKE = "alike"
-# Field of a record that a process wrote: whether the configuration accepts it as a confirmed fault
-VOUCHED = "vouched"
-
-
-# Field of a line that may be the rest of the record before it, and so a user's text: why
-DOUBTED = "doubted"
 
 
 def is_hearsay(fields: Fields) -> bool:

@@ -13,6 +13,11 @@ from vitald.model.action import Action, When
 from vitald.model.component import Component, Device, Mark
 from vitald.model.event import ALIKE, Fields, is_hearsay
 
+FindingKey = tuple[Component, str, bool]
+# The driver knows whether a device needs a reset or the node a reboot; nothing of jobs and spare
+# parts.
+_DRIVERS_TO_SAY = (Action.RESET_DEVICE, Action.REBOOT_NODE)
+
 
 class FindingState(Enum):
     OPEN = "open"
@@ -217,13 +222,6 @@ class Finding:
     @property
     def key(self) -> FindingKey:
         return self.component, self.code, self.is_simulated
-
-
-FindingKey = tuple[Component, str, bool]
-
-# The driver knows whether a device needs a reset or the node a reboot; nothing of jobs and spare
-# parts.
-_DRIVERS_TO_SAY = (Action.RESET_DEVICE, Action.REBOOT_NODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

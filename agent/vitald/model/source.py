@@ -19,6 +19,7 @@ from vitald.model.diagnostic import Run
 from vitald.model.event import Event
 
 KERNEL_LOG = "kernel_log"
+Sample = Union[float, str, "tuple[float, ...]"]  # one value, or one for each part, such as a link
 
 
 class SourceState(Enum):
@@ -93,9 +94,6 @@ class Source(Protocol):
     deadline_s: float
 
     def read_batches(self, after: Position | None) -> AsyncIterator[Batch]: ...
-
-
-Sample = Union[float, str, "tuple[float, ...]"]  # one value, or one for each part, such as a link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,10 @@ RELEASE_S = 600.0  # renewed after half of it; over by itself if this process di
 _POLL_S, _IDLE_POLL_S = 15.0, 60.0
 _JITTER = 0.1
 _COALESCE_S = 0.2
+RELEASE_REASON = "driver upgrade by the NVIDIA GPU Operator"
+_ANSWER_S = 15.0  # the daemon waits up to 10 s for a worker that hangs in the driver
+_CONFLICT = 409  # no GPU on PCI, or NVML is not used
+_NVML = "nvml"
 
 
 class UpgradePhase(Enum):
@@ -242,12 +246,6 @@ class DriverUpgradeMonitor:
         )
 
 
-REASON = "driver upgrade by the NVIDIA GPU Operator"
-_ANSWER_S = 15.0  # the daemon waits up to 10 s for a worker that hangs in the driver
-_CONFLICT = 409  # no GPU on PCI, or NVML is not used
-_NVML = "nvml"
-
-
 class ReleaseFailed(Exception):
     """The daemon did not answer, or refused. The text says why.
 
@@ -291,7 +289,7 @@ class GpuReleases:
         ReleaseFailed.
         """
         try:
-            await self._request(endpoints.RELEASE, {"reason": REASON, "seconds": seconds})
+            await self._request(endpoints.RELEASE, {"reason": RELEASE_REASON, "seconds": seconds})
         except _Refused as refused:
             if refused.status == _CONFLICT:
                 return False
@@ -301,7 +299,7 @@ class GpuReleases:
     async def end_release(self) -> None:
         """Take the GPUs back, unless somebody else has them released. Raises ReleaseFailed."""
         try:
-            await self._request(endpoints.END_RELEASE, {"reason": REASON})
+            await self._request(endpoints.END_RELEASE, {"reason": RELEASE_REASON})
         except _Refused as refused:
             if refused.status != _CONFLICT:
                 raise

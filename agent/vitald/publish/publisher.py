@@ -41,6 +41,11 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
 _NOTIFY_S = 5.0
 _READY_HEARTBEATS = 2  # without a success for so many, it is not ready
+INTERVAL_S = 15.0  # the daemon drops a report after four of them
+_CHECK_S = 1.0
+_REPORT_ANSWER_S, _LEAVE_S = 5.0, 0.5
+_LATE_S = 600.0  # no limit of a sink makes anything wait for so long
+_MAX_ERROR = 300  # characters; the daemon takes one line of that length
 
 
 class Publisher:
@@ -135,13 +140,6 @@ class Publisher:
             await asyncio.sleep(_NOTIFY_S)
 
 
-INTERVAL_S = 15.0  # the daemon drops a report after four of them
-_CHECK_S = 1.0
-_ANSWER_S, _LEAVE_S = 5.0, 0.5
-_LATE_S = 600.0  # no limit of a sink makes anything wait for so long
-_MAX_ERROR = 300  # characters; the daemon takes one line of that length
-
-
 class DaemonReport:
     """Sends what `list_healths` says every INTERVAL_S, and sooner when a sink fails or recovers."""
 
@@ -169,7 +167,9 @@ class DaemonReport:
         """An orderly stop: the daemon need not expect another report."""
         await self._send([], _LEAVE_S)
 
-    async def _send(self, healths: Sequence[SinkHealth], answer_s: float = _ANSWER_S) -> None:
+    async def _send(
+        self, healths: Sequence[SinkHealth], answer_s: float = _REPORT_ANSWER_S
+    ) -> None:
         """A daemon that does not answer is the feed's matter; one that refuses is logged once."""
         body = {"sinks": [_describe_health(health) for health in healths]}
         refused = ""

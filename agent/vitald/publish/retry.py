@@ -14,6 +14,7 @@ from vitald.backoff import Backoff
 _UNREACHABLE = Backoff(1.0, 8.0)  # hence what it says is right within 10 s of its return
 _REFUSED = Backoff(1.0, 60.0)
 _LEAST_JITTER = 0.1
+_ROUNDING_S = 1e-6  # a shorter wait may be shorter than any clock shows
 
 
 @dataclass(slots=True)
@@ -42,9 +43,6 @@ class Retry:
 
     def note_success(self) -> None:
         self.failures = 0
-
-
-_ROUNDING_S = 1e-6  # a shorter wait may be shorter than any clock shows
 
 
 @dataclass(slots=True)

@@ -42,6 +42,8 @@ _COMPARED_KEYS = (
     "outcome",
     "findings",
 )
+_ACTIONS = {Repair.REBOOT.value: "reboot the node", Repair.REPLACE.value: "have the node replaced"}
+_NO_ACTION = "act"  # the request cannot be read
 
 
 def build_record(
@@ -131,10 +133,6 @@ def _is_end(last: Json, record: Json) -> bool:
 def _is_repetition(last: Json, record: Json) -> bool:
     """Whether both are the same decision."""
     return all(last.get(key) == record.get(key) for key in _COMPARED_KEYS)
-
-
-_ACTIONS = {Repair.REBOOT.value: "reboot the node", Repair.REPLACE.value: "have the node replaced"}
-_NO_ACTION = "act"  # the request cannot be read
 
 
 def format_decision(

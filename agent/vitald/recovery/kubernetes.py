@@ -26,6 +26,7 @@ Json = dict[str, object]
 _FORMER_ANNOTATION = "vitald/drained"  # of versions that had no prefix: a node may still have it
 _ABSENT = "<none>"  # as kubectl prints it
 _MAX_LISTED = 3
+_MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 
 
 class Kubernetes:
@@ -142,9 +143,6 @@ class Kubernetes:
 def _escape_key(key: str) -> str:
     """A key of an object, as a path of kubectl names it."""
     return key.replace(".", "\\.")
-
-
-_MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 
 
 class Kubectl:

@@ -37,6 +37,25 @@ _CLEARED_FIELDS = frozenset(
     }
     | {226, 227, 230, *range(235, 251), *range(269, 272)}
 )
+_INJECTIONS = ("ret", "after", "delay_us", "hang", "crash")
+_GLOBAL_KEY = re.compile(
+    r"driver\.(?:version|nvml|cuda|epoch)|count"
+    r"|abi\.(?:unrepairable|fabric_max|platform_max|any_set)"
+    r"|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
+)
+_GPU_KEY = re.compile(
+    r"name|uuid|serial|part|vbios|inforom|busid|module|minor|board_id|arch|brand|cc|pci_device_id"
+    r"|temp_c|threshold\.\d+|margin_c|power_mw|limit_mw|limit_default_mw|energy_mj|pstate"
+    r"|(?:max_)?clock\.\d+|throttle|utilization|encoder|decoder|memory|persistence|ecc_mode"
+    r"|ecc\.(?:cor|unc)\.(?:vol|agg)\.(?:total|l1|l2|dram|reg|tex|shm|cbu|sram)"
+    r"|sram|privileged|remap|histogram|pages\.(?:sbe|dbe|pending)|repair|unrepairable|mig_mode"
+    r"|mig_max|mig\.\d+|gpm\.(?:supported|\d+(?:\.\d+)?)"
+    r"|pcie\.(?:gen|gen_max|gen_gpu_max|width|width_max|replay)|fi\.\d+\.\d+"
+    r"|nvlink\.\d+\.(?:state|version|remote|err\.[0-3])"
+    r"|fabric|platform|procs|events_mask|lost|absent|excluded|lookup_ret|epoch"
+    r"|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
+)
+_RATE = re.compile(r"\d+(?:\.\d+)?")
 
 
 class StateFile:
@@ -174,25 +193,6 @@ def _reset_value(key: str, value: str) -> str:
 
 
 _README = Path(__file__).with_name("README.md")
-_INJECTIONS = ("ret", "after", "delay_us", "hang", "crash")
-_GLOBAL_KEY = re.compile(
-    r"driver\.(?:version|nvml|cuda|epoch)|count"
-    r"|abi\.(?:unrepairable|fabric_max|platform_max|any_set)"
-    r"|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
-)
-_GPU_KEY = re.compile(
-    r"name|uuid|serial|part|vbios|inforom|busid|module|minor|board_id|arch|brand|cc|pci_device_id"
-    r"|temp_c|threshold\.\d+|margin_c|power_mw|limit_mw|limit_default_mw|energy_mj|pstate"
-    r"|(?:max_)?clock\.\d+|throttle|utilization|encoder|decoder|memory|persistence|ecc_mode"
-    r"|ecc\.(?:cor|unc)\.(?:vol|agg)\.(?:total|l1|l2|dram|reg|tex|shm|cbu|sram)"
-    r"|sram|privileged|remap|histogram|pages\.(?:sbe|dbe|pending)|repair|unrepairable|mig_mode"
-    r"|mig_max|mig\.\d+|gpm\.(?:supported|\d+(?:\.\d+)?)"
-    r"|pcie\.(?:gen|gen_max|gen_gpu_max|width|width_max|replay)|fi\.\d+\.\d+"
-    r"|nvlink\.\d+\.(?:state|version|remote|err\.[0-3])"
-    r"|fabric|platform|procs|events_mask|lost|absent|excluded|lookup_ret|epoch"
-    r"|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
-)
-_RATE = re.compile(r"\d+(?:\.\d+)?")
 
 
 @cache

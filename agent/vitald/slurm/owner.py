@@ -31,6 +31,8 @@ _ORDERED = ("MAINT", "POWER", "REBOOT")
 _DRAINED = {"DRAIN", "DRAINED", "DRAINING"}
 # Slurm adds this to the reason of a drained node that it reboots, and which stays drained.
 _REBOOTED = " : reboot issued"
+Verdict = Mapping[str, object]  # the daemon's answer to /v1/status
+_MAX_REASON = 200  # characters
 
 
 class Owner(Enum):
@@ -70,11 +72,6 @@ def find_owner(settings: SlurmSettings, node: SlurmNode) -> Ownership:
 def is_our_reason(settings: SlurmSettings, reason: str) -> bool:
     """Whether it is one of the last that we gave the node, unchanged by anybody but Slurm."""
     return reason.removesuffix(_REBOOTED) in read_recorded_reasons(settings)
-
-
-Verdict = Mapping[str, object]  # the daemon's answer to /v1/status
-
-_MAX_REASON = 200  # characters
 
 
 def first_reason(verdict: Verdict) -> str:

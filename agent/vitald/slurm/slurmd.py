@@ -14,6 +14,9 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+# Not `slurmstepd infinity`, which holds cgroups and runs for ever.
+_STEP = re.compile(rb"slurmstepd: \[([0-9]+)")
+
 
 def read_node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
@@ -41,10 +44,6 @@ def read_exit_state() -> dict[str, object]:
     if status.isascii() and status.isdigit():
         return {"exitCode": int(status) >> 8 & 0xFF, "signal": int(status) & 0x7F}
     return {}
-
-
-# Not `slurmstepd infinity`, which holds cgroups and runs for ever.
-_STEP = re.compile(rb"slurmstepd: \[([0-9]+)")
 
 
 def find_jobs_with_steps(procfs: Path) -> list[str]:

@@ -40,6 +40,8 @@ _POLL_S = 0.5
 # A daemon may be restarting, or still writing the result to disk.
 _MAX_SILENCE_S = 20.0
 _DEFAULT_REASON = "asked on the command line"
+_BAR_COLUMNS = 24
+_REPEAT_S = 60.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -373,10 +375,6 @@ def _cancel_run(arguments: argparse.Namespace) -> int:
     how = "taken out of the queue" if ended["stage"] == "waiting" else "told to end"
     print(f"{views.format_name(ended)} was {how}: vitald diag show {ended['id']}")
     return 0
-
-
-_BAR_COLUMNS = 24
-_REPEAT_S = 60.0
 
 
 class Progress:

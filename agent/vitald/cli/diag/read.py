@@ -41,6 +41,7 @@ _NO_VALUES: dict[str, Json] = {
     "no engine": {"health": None, "gpu_count": None},
 }
 _COLOUR_CODES = re.compile(rb"\x1b\[[0-9;]{0,32}m")
+_MAX_CODES, _MAX_TEXTS = 6, 2
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -308,9 +309,6 @@ def _list_notes(report: Report, printed: bytes, arguments: argparse.Namespace) -
             "without --level, the level is derived from the tests in the document: a missing test"
             " is not noticed"
         )
-
-
-_MAX_CODES, _MAX_TEXTS = 6, 2
 
 
 def format_report(report: Report, level: int, catalog: Catalog) -> Iterator[str]:

@@ -47,6 +47,9 @@ ACTIONS = {
 _MAX_FAULTS, _MAX_MEASURES = 16, 32
 _MAX_NAME, _MAX_COLUMNS, _MAX_LINES = 28, 120, 8
 _STATUS_COLOURS = {"pass": "green", "fail": "red", "warn": "yellow"}
+_CHECK_TITLES = ("check", "level", "last", "took", "every", "next")
+_RUN_TITLES = ("began", "run", "outcome", "took", "id", "requested by", "why")
+_MAX_WHY = 160  # characters; the whole reason is in `vitald diag show`
 
 
 def format_name(run: schema.DiagnosticRequest) -> str:
@@ -288,11 +291,6 @@ def _describe_end(exit_code: int | None) -> str:
     if exit_code is None:
         return "no exit code"  # none was started, or its end is not known
     return f"exit code {exit_code}" if exit_code >= 0 else f"ended by signal {-exit_code}"
-
-
-_CHECK_TITLES = ("check", "level", "last", "took", "every", "next")
-_RUN_TITLES = ("began", "run", "outcome", "took", "id", "requested by", "why")
-_MAX_WHY = 160  # characters; the whole reason is in `vitald diag show`
 
 
 def format_overview(

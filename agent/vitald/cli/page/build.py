@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 _MAX_LINES, _MAX_PARTS = 50, 64
 _WORST_FIRST = (Tone.BAD, Tone.UNKNOWN, Tone.WARNING, Tone.NOTE, Tone.OK)
+MAX_INCIDENTS = 8  # in full; the others have a line each
+MAX_JOBS = 8
+_MAX_CLEARED, _MAX_CHANGES = 50, 20
 
 
 def build_page(answers: Answers, now: datetime, span: Span | None = None) -> Page:
@@ -262,11 +265,6 @@ def _list_daemon_facts(status: schema.NodeStatus, now: datetime) -> Iterator[Fac
     yield Fact("Started", "", wording.make_moment(status["startedAt"], now))
     yield Fact("Profile", status["profile"])
     yield Fact("Boot", status["bootId"])
-
-
-MAX_INCIDENTS = 8  # in full; the others have a line each
-MAX_JOBS = 8
-_MAX_CLEARED, _MAX_CHANGES = 50, 20
 
 
 @dataclass(frozen=True, slots=True)

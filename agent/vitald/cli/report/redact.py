@@ -84,6 +84,8 @@ _PLAIN = re.compile(
 )
 _QUOTES = "\"'"
 _HEADER = re.compile(r"\s*(\[\[?[A-Za-z0-9_.\"/ -]+\]\]?)\s*(?:#.*)?")
+CONFIG = Path("/etc/vitald/config.toml")
+_MAX_BYTES = 1024 * 1024
 
 
 def _is_secret_name(name: str) -> bool:
@@ -259,10 +261,6 @@ def _format_value(value: object) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-CONFIG = Path("/etc/vitald/config.toml")
-_MAX_BYTES = 1024 * 1024
 
 
 class FoundConfiguration(NamedTuple):

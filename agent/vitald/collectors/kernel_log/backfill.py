@@ -33,6 +33,10 @@ from vitald.worker_thread import ThreadStuck, WorkerThread
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kernel_log")
 
 _TIMEOUT_S = 30.0
+CRASH_LOGS = "crash_logs"  # the position that names the crash logs that have been read
+_MAX_CHUNKS = 512  # remembered; firmware has room for some tens
+_NO_CRASH = ("Shutdown", "Restart", "Halt", "Poweroff")
+_CRASH_LINE = re.compile(rb"<(?P<prio>\d{1,3})>\[ *(?P<seconds>\d{1,10})\.(?P<micros>\d{6})\]")
 
 
 class Backfill:
@@ -165,12 +169,6 @@ class Backfill:
         )
 
 
-CRASH_LOGS = "crash_logs"  # the position that names the crash logs that have been read
-_MAX_CHUNKS = 512  # remembered; firmware has room for some tens
-_NO_CRASH = ("Shutdown", "Restart", "Halt", "Poweroff")
-_LINE = re.compile(rb"<(?P<prio>\d{1,3})>\[ *(?P<seconds>\d{1,10})\.(?P<micros>\d{6})\]")
-
-
 class CrashLogBackfill:
     """Reads the crash logs in pstore that have not been read before: the last lines of a kernel.
 
@@ -275,5 +273,5 @@ class CrashLogBackfill:
 
 def _read_usec(line: bytes) -> int | None:
     """The time stamp of a rendered line: microseconds on the kernel's clock."""
-    stamp = _LINE.match(line)
+    stamp = _CRASH_LINE.match(line)
     return int(stamp["seconds"]) * 1_000_000 + int(stamp["micros"]) if stamp is not None else None

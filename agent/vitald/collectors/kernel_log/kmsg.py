@@ -35,6 +35,9 @@ _BUFFER_BYTES = 16384  # a buffer smaller than the record would lose it (EINVAL)
 _MAX_RECORDS = 128  # read before other tasks get their turn
 _MAX_EVENTS = 48  # the same for records that become events, which cost more
 _HEARTBEAT_S = 10.0
+MARGIN_USEC = 2_000_000  # time stamps of two processors differ by less
+_MARGIN_S = 10.0
+_MAX_TORN = 1000  # invalid records; the ring has none
 
 
 @dataclass(slots=True)
@@ -259,11 +262,6 @@ def _explain_open_error(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return ' (in a container pass the device in, or set [kernel_log] source = "file")'
     return ""
-
-
-MARGIN_USEC = 2_000_000  # time stamps of two processors differ by less
-_MARGIN_S = 10.0
-_MAX_TORN = 1000  # invalid records; the ring has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,20 @@ _HARDWARE_PREFIXES = (
     b"infiniband ",
 )
 DOUBT = "it has the stamp of the line before it, and may be the rest of that record"
+_WORDS = re.compile(rb"dropped|suppressed|Missed|lost")
+# Rate limits of the kernel for messages about processes and packets, not about hardware
+_HARMLESS = (
+    r"(?:net_ratelimit|show_signal(?:_msg)?|\w{0,32}audit\w{0,32}|unhandled_signal|"
+    r"__handle_mm_fault|do_trap\w{0,16})"
+)
+_MESSAGE = re.compile(
+    (
+        r"\*\* (?P<dropped>\d{1,10}) printk messages dropped \*\*"
+        rf"|{READER_LOSS}"
+        rf"|(?!{_HARMLESS}: )[A-Za-z_][\w .\-]{{0,63}}: (?P<suppressed>\d{{1,10}}) callbacks"
+        r" suppressed\s*\Z"
+    ).encode()
+)
 
 
 @dataclass(slots=True)  # not frozen: one is made for every line of a log, in half the time
@@ -235,22 +249,6 @@ def _parse_facility(prio: str | None, name: str | None) -> int | None:
     if name:
         return 0 if name == "kern" else 1
     return None
-
-
-_WORDS = re.compile(rb"dropped|suppressed|Missed|lost")
-# Rate limits of the kernel for messages about processes and packets, not about hardware
-_HARMLESS = (
-    r"(?:net_ratelimit|show_signal(?:_msg)?|\w{0,32}audit\w{0,32}|unhandled_signal|"
-    r"__handle_mm_fault|do_trap\w{0,16})"
-)
-_MESSAGE = re.compile(
-    (
-        r"\*\* (?P<dropped>\d{1,10}) printk messages dropped \*\*"
-        rf"|{READER_LOSS}"
-        rf"|(?!{_HARMLESS}: )[A-Za-z_][\w .\-]{{0,63}}: (?P<suppressed>\d{{1,10}}) callbacks"
-        r" suppressed\s*\Z"
-    ).encode()
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,27 @@ _FRAME = re.compile(
 _MAX_STACK_RECORDS = 64
 _MAX_PROBE_RECORDS = 2  # records between the probe's address and its complaint
 _PROBE_CODES = {"gpu_lost/not_responding", "gpu_init_failed/unsupported"}
+_SXID = re.compile(
+    r"nvidia-nvswitch(?P<instance>\d{1,3}): SXid"
+    r" \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\): "
+    r"(?P<code>\d{1,5}), ?(?:(?P<severity>Fatal|Non-fatal|Nonfatal|Correctable|Corrected)\b,?"
+    r" ?)?(?:Link (?P<link>\d{1,3})\b ?)?(?P<text>.*)\Z",
+    re.S,
+)
+_SXID_SEVERITY = re.compile(
+    r"Severity (?P<severity>\d) Engine instance (?P<instance>\d+) Sub-engine instance (?P<sub>\d+)"
+)
+_FIRMWARE_LINE = re.compile(
+    r"\{(?P<report>\d{1,10})\}\[Hardware Error\]: +(?:event severity: (?P<event>\w{1,16})"
+    r"|Error \d{1,5}, type: (?P<type>\w{1,16})|section_type: (?P<section>[\w /,\-]{1,64})"
+    r"|device_id: (?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))\s*\Z"
+)
+_PCIE_SECTION = "PCIe error"
+_FIRMWARE_CODES = {
+    "corrected": "mce/pcie_corrected",
+    "recoverable": "mce/pcie_recoverable",
+    "fatal": "mce/pcie_fatal",
+}
 
 
 def begins_with_name(text: bytes) -> bool:
@@ -233,18 +254,6 @@ def _with_pci(parsed: ParsedLine, pci: str) -> ParsedLine:
     return ParsedLine(kind=parsed.kind, code=parsed.code, pci=pci, fields=parsed.fields)
 
 
-_SXID = re.compile(
-    r"nvidia-nvswitch(?P<instance>\d{1,3}): SXid"
-    r" \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\): "
-    r"(?P<code>\d{1,5}), ?(?:(?P<severity>Fatal|Non-fatal|Nonfatal|Correctable|Corrected)\b,?"
-    r" ?)?(?:Link (?P<link>\d{1,3})\b ?)?(?P<text>.*)\Z",
-    re.S,
-)
-_SEVERITY = re.compile(
-    r"Severity (?P<severity>\d) Engine instance (?P<instance>\d+) Sub-engine instance (?P<sub>\d+)"
-)
-
-
 def parse_sxid(text: str) -> ParsedLine | None:
     """The SXid of a record, or None. `text` is one whole, unescaped record of NVSwitch's driver.
 
@@ -262,7 +271,7 @@ def parse_sxid(text: str) -> ParsedLine | None:
     fatal = None if found["severity"] is None else found["severity"] == "Fatal"
     continues = False
     if found["severity"] is None and found["link"] is None:
-        if (severity := _SEVERITY.match(found["text"])) is not None:
+        if (severity := _SXID_SEVERITY.match(found["text"])) is not None:
             continues, fields["severity"] = True, int(severity["severity"])
         else:
             continues = found["text"].startswith("Data {")
@@ -277,19 +286,6 @@ def parse_sxid(text: str) -> ParsedLine | None:
         continues=continues,
         fields=fields,
     )
-
-
-_LINE = re.compile(
-    r"\{(?P<report>\d{1,10})\}\[Hardware Error\]: +(?:event severity: (?P<event>\w{1,16})"
-    r"|Error \d{1,5}, type: (?P<type>\w{1,16})|section_type: (?P<section>[\w /,\-]{1,64})"
-    r"|device_id: (?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))\s*\Z"
-)
-_PCIE = "PCIe error"
-_CODES = {
-    "corrected": "mce/pcie_corrected",
-    "recoverable": "mce/pcie_recoverable",
-    "fatal": "mce/pcie_fatal",
-}
 
 
 class FirmwareReport:
@@ -311,15 +307,15 @@ class FirmwareReport:
 
     def parse_line(self, text: str) -> ParsedLine | None:
         """What the line reports of a PCIe device; None for all others."""
-        found = _LINE.match(text)
+        found = _FIRMWARE_LINE.match(text)
         if found is None:
             return None
         if found["event"] or found["report"] != self._number:
             self._number, self._severity, self._section = found["report"], "", ""
         self._severity = found["event"] or found["type"] or self._severity
         self._section = found["section"] or self._section
-        code = _CODES.get(self._severity)
-        if found["pci"] is None or self._section != _PCIE or code is None:
+        code = _FIRMWARE_CODES.get(self._severity)
+        if found["pci"] is None or self._section != _PCIE_SECTION or code is None:
             return None
         return ParsedLine(
             kind="mce",

@@ -38,6 +38,38 @@ _EXPORT = re.compile(
     rb"\s*[A-Z_][A-Z0-9_]{1,63}=[^\n]*\n(?:.*\n)?__(?:REALTIME|MONOTONIC)_TIMESTAMP=", re.S
 )
 _FIELD_NAME = re.compile(rb"[A-Z_][A-Z0-9_]{0,63}")
+JOURNAL_FIELDS = frozenset(
+    (
+        "MESSAGE",
+        "_TRANSPORT",
+        "SYSLOG_IDENTIFIER",
+        "SYSLOG_FACILITY",
+        "SYSLOG_PID",
+        "__REALTIME_TIMESTAMP",
+        "_SOURCE_MONOTONIC_TIMESTAMP",
+        "__MONOTONIC_TIMESTAMP",
+        "_HOSTNAME",
+        "_BOOT_ID",
+    )
+)
+_NUMBER = re.compile(rb"\d{1,18}")
+_SECONDS = re.compile(r"\s*(\d{1,12})\.(\d{1,6})\d*")
+# Dmesg --file --json of util-linux 2.38 puts all that follows into each message
+_NEXT_RECORD = re.compile(r"\n<\d{1,3}>\[")
+_PREFIX_SHARE = 4 / 5  # of the lines
+_SAMPLE_LINES = 200
+_COLOURS = re.compile(rb"\x1b(?:\[[0-9;:?]*[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\))")
+_CRI = re.compile(
+    rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+\-]\d\d:\d\d)) std(?:out|err) [FP] "
+)
+_CENTURIES = (b"20", b"19")  # the date of a CRI prefix begins with them
+_PREFIXES = {
+    # grep -n, cat -n
+    "number": re.compile(rb"(?:[\w.+~/@-]{1,255}[:-])? {0,12}\d{1,12}(?: {0,8}[:-]\t?|\t)"),
+    "host": re.compile(rb"(?P<host>[A-Za-z0-9][\w.-]{0,253})(?:: ?|\t)(?=\s*\S)"),
+    "indent": re.compile(rb"[ \t]+(?=\S)"),
+}
+_HOST_NAME = re.compile(rb"[\w.-]*\d")
 
 
 class RecordReader:
@@ -204,26 +236,6 @@ def _join_records(records: Iterator[SavedRecord]) -> Iterator[SavedRecord]:
         yield held
 
 
-JOURNAL_FIELDS = frozenset(
-    (
-        "MESSAGE",
-        "_TRANSPORT",
-        "SYSLOG_IDENTIFIER",
-        "SYSLOG_FACILITY",
-        "SYSLOG_PID",
-        "__REALTIME_TIMESTAMP",
-        "_SOURCE_MONOTONIC_TIMESTAMP",
-        "__MONOTONIC_TIMESTAMP",
-        "_HOSTNAME",
-        "_BOOT_ID",
-    )
-)
-_NUMBER = re.compile(rb"\d{1,18}")
-_SECONDS = re.compile(r"\s*(\d{1,12})\.(\d{1,6})\d*")
-# Dmesg --file --json of util-linux 2.38 puts all that follows into each message
-_NEXT_RECORD = re.compile(r"\n<\d{1,3}>\[")
-
-
 class ObjectParser:
     """`markers` match a text of fault lines. `latest`: as for TextParser."""
 
@@ -322,22 +334,6 @@ def _parse_facility(entry: dict[str, object]) -> int | None:
     if isinstance(name, str):
         return 0 if name == "kern" else 1
     return both >> 3 if isinstance(both, int) and both > 7 else None
-
-
-_PREFIX_SHARE = 4 / 5  # of the lines
-_SAMPLE_LINES = 200
-_COLOURS = re.compile(rb"\x1b(?:\[[0-9;:?]*[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\))")
-_CRI = re.compile(
-    rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+\-]\d\d:\d\d)) std(?:out|err) [FP] "
-)
-_CENTURIES = (b"20", b"19")  # the date of a CRI prefix begins with them
-_PREFIXES = {
-    # grep -n, cat -n
-    "number": re.compile(rb"(?:[\w.+~/@-]{1,255}[:-])? {0,12}\d{1,12}(?: {0,8}[:-]\t?|\t)"),
-    "host": re.compile(rb"(?P<host>[A-Za-z0-9][\w.-]{0,253})(?:: ?|\t)(?=\s*\S)"),
-    "indent": re.compile(rb"[ \t]+(?=\S)"),
-}
-_HOST_NAME = re.compile(rb"[\w.-]*\d")
 
 
 # Not frozen: one is made for every line, and freezing costs half of the time

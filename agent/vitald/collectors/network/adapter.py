@@ -30,6 +30,7 @@ from vitald.collectors.small_files import Files, RawReadings
 # As mlx5_core, bnxt_en, mana and ice name theirs
 _AUXILIARY_RDMA = re.compile(r"\w+\.(?:rdma|roce|iwarp)\.\d+")
 _KIND_NAMES = {"efa": "EFA", "ib": "InfiniBand", "roce": "RoCE", "net": "interface"}
+_IFF_UP = 0x1
 
 
 @dataclass(slots=True)
@@ -228,9 +229,6 @@ class NetworkAdapter:
         rate, lanes = ports.parse_rate(self.files.read_text(raw, "rate", f"{folder}/rate"))
         self._counters.read_port(raw, folder)
         return Port(link, rate, lanes) if link is Link.UP else Port(link)
-
-
-_IFF_UP = 0x1
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ _RUNNING = (Link.UP, Link.RETRAINING)
 _MIN_SIBLINGS = 3  # ports of the same model that must agree
 # Time that a port was down is stored in steps of this, not after every poll.
 _DOWN_STEP_S = 300.0
+_WORST_FIRST = (Link.DOWN, Link.WAITING, Link.RETRAINING, Link.UNKNOWN, Link.UP)
+Ports = Mapping[str, Port]  # by the adapter's identity and the port's number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +188,6 @@ class PortHistory:
         for seen in list(self._seen.values()):
             for key, port in seen.ports.items() if seen.at >= since else ():
                 yield key, port, seen.model
-
-
-_WORST_FIRST = (Link.DOWN, Link.WAITING, Link.RETRAINING, Link.UNKNOWN, Link.UP)
-
-Ports = Mapping[str, Port]  # by the adapter's identity and the port's number
 
 
 @dataclass(frozen=True, slots=True)

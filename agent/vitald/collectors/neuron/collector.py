@@ -35,6 +35,9 @@ NAME = "neuron"
 _CLASS = "class/neuron_device"
 _MOVING = "the driver is being loaded or unloaded"
 _UNLOADED = "the Neuron driver is not loaded"
+_MODULE = "module/neuron"
+# Drivers before 2.26.5 can crash the kernel when their files are read meanwhile
+_MOVING_STATES = ("coming", "going")
 
 
 class Neuron:
@@ -278,11 +281,6 @@ COLLECTOR = CollectorDefinition(
     subsystems=("pci", "neuron_device"),
     build_collector=_build_neuron,
 )
-
-
-_MODULE = "module/neuron"
-# Drivers before 2.26.5 can crash the kernel when their files are read meanwhile
-_MOVING_STATES = ("coming", "going")
 
 
 class NeuronDriver:

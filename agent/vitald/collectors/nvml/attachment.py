@@ -28,6 +28,22 @@ from vitald.model import Batch
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 
 Emit = Callable[[Batch], Awaitable[None]]
+# A daemon that was stopped and continues finds the deadline passed before it reads the answer that
+# is already in the pipe.
+_GRACE_S = 0.2
+Answer = Mapping[str, Any]
+Command = Mapping[str, Sequence[str]]  # addresses of the GPUs to read, by tier
+LIBRARY = "libnvidia-ml.so.1"
+LOADERS_CHOICE = ""  # the loader's own search
+_LIBRARY_FOLDERS = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "usr/lib",
+)
 
 
 class _Failed(Exception):
@@ -221,13 +237,6 @@ class Attachment:
         await self._emit_to_pipeline(batch)
 
 
-# A daemon that was stopped and continues finds the deadline passed before it reads the answer that
-# is already in the pipe.
-_GRACE_S = 0.2
-
-Answer = Mapping[str, Any]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaveUp:
     """Why a command got no answer. Without `call`, a release was requested meanwhile."""
@@ -298,9 +307,6 @@ def _between_calls(seconds: float) -> InFlight:
     return InFlight(call="the worker process", gpu="", seconds=seconds)
 
 
-Command = Mapping[str, Sequence[str]]  # addresses of the GPUs to read, by tier
-
-
 class Rounds:
     """When the worker reads which GPUs: fast readings of all in each round, slow ones of a few.
     `due`: when the next round begins, on the monotonic clock.
@@ -359,22 +365,9 @@ def _select_turn(gpus: Sequence[str], round_number: int, rounds: int) -> list[st
     ]
 
 
-NAME = "libnvidia-ml.so.1"
-DEFAULT = ""  # the loader's own search
-_FOLDERS = (
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "usr/lib",
-)
-
-
 def find_library(settings: NvmlSettings) -> str:
     """Which libnvidia-ml.so.1 is loaded: the configured one, else that of the driver's tree, else
-    DEFAULT. The tree may come and go while vitald runs.
+    LOADERS_CHOICE. The tree may come and go while vitald runs.
 
     Where the NVIDIA GPU Operator installs the driver, its whole tree is below `/run/nvidia/driver`,
     and the node itself has none. It comes first: it belongs to the driver that runs now, while a
@@ -389,11 +382,11 @@ def find_library(settings: NvmlSettings) -> str:
     """
     if settings.library is not None:
         return str(settings.library)
-    for folder in _FOLDERS:
-        path = settings.driver_root / folder / NAME
+    for folder in _LIBRARY_FOLDERS:
+        path = settings.driver_root / folder / LIBRARY
         try:
             if path.is_file():
                 return str(path)
         except OSError:  # on its way out, or not for this user
             continue
-    return DEFAULT
+    return LOADERS_CHOICE

@@ -50,6 +50,8 @@ MIN_FAILURES = 3  # in succession, for no known reason: then the call counts as 
 # NVML_VALUE_NOT_AVAILABLE is -1, and registers that do not exist read as ones; as a float, 64 ones
 # are rounded up.
 NOT_AVAILABLE = frozenset({2**32 - 1, 2**64 - 1, 2**64})
+# When the call began (monotonic clock; 0: no call), its C name, and its GPU's address.
+MARKER = struct.Struct("<d56s32s")
 
 
 def describe_code(code: int) -> str:
@@ -58,7 +60,3 @@ def describe_code(code: int) -> str:
     if code in FAULTS:
         return FAULTS[code].replace("_", " ")
     return f"fails with NVML error {code}"
-
-
-# When the call began (monotonic clock; 0: no call), its C name, and its GPU's address.
-MARKER = struct.Struct("<d56s32s")

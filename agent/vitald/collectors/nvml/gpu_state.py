@@ -20,8 +20,34 @@ from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import NODE, Batch, ComponentKind, Event, Position, SourceState
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
+
 BACKOFF = Backoff(60.0, 1800.0)  # until a GPU on which a call hung is polled again
 _MAX_STUCK = 2  # with so many worker processes that do not end, no other is started
+RELEASED, RETURNED = "nvml/released", "nvml/returned"
+_REASONS = {
+    GONE: "the NVML worker process ended",
+    4: (
+        "no permission to use the driver: the service needs read and write access to /dev/nvidiactl"
+        " and /dev/nvidia*"
+    ),
+    9: "the driver is not loaded: try modprobe nvidia, and look in the kernel log for the reason",
+    12: (
+        "libnvidia-ml.so.1 is not there: install the driver's libraries, or in a container mount"
+        " them"
+    ),
+    13: "the driver's library is too old to answer",
+    18: (
+        "library and kernel module are of different versions (the driver was upgraded on disk):"
+        " reload the module, or reboot"
+    ),
+    28: "the driver finds no GPU",
+    999: (
+        "the driver answers with an unknown error: in a container, see whether it lost its access"
+        " to /dev/nvidia*"
+    ),
+}
+_DRIVER = "nvidia"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +110,6 @@ class Exclusions:
             f"{self._stuck[-1].where} does not return, and processes {pids} cannot be ended: the"
             " driver is stuck, and only a reboot helps"
         )
-
-
-RELEASED, RETURNED = "nvml/released", "nvml/returned"
-
-_REASONS = {
-    GONE: "the NVML worker process ended",
-    4: (
-        "no permission to use the driver: the service needs read and write access to /dev/nvidiactl"
-        " and /dev/nvidia*"
-    ),
-    9: "the driver is not loaded: try modprobe nvidia, and look in the kernel log for the reason",
-    12: (
-        "libnvidia-ml.so.1 is not there: install the driver's libraries, or in a container mount"
-        " them"
-    ),
-    13: "the driver's library is too old to answer",
-    18: (
-        "library and kernel module are of different versions (the driver was upgraded on disk):"
-        " reload the module, or reboot"
-    ),
-    28: "the driver finds no GPU",
-    999: (
-        "the driver answers with an unknown error: in a container, see whether it lost its access"
-        " to /dev/nvidia*"
-    ),
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -238,11 +238,6 @@ class GpuState:
             text = f"{release.gpu_names} looked at again{early}: {changed}"
             events.append(self.node.create_event(RETURNED, NODE, fields, text))
         return events
-
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
-
-_DRIVER = "nvidia"
 
 
 class PciGpus:

@@ -41,6 +41,7 @@ _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 PUBLISHER = "publish"  # the container, in the manifests and in the chart
 _BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 _NOT_FOUND = 404
+_START_S, _POLL_S = 10.0, 0.05
 
 
 class ClusterClient(KubernetesClient):
@@ -128,9 +129,6 @@ def _runs_publisher(pod: Document) -> bool:
         isinstance(container, dict) and container.get("name") == PUBLISHER
         for container in (containers if isinstance(containers, list) else ())
     )
-
-
-_START_S, _POLL_S = 10.0, 0.05
 
 
 @asynccontextmanager

@@ -29,10 +29,15 @@ from vitald.publish.kubernetes.taint import get_taint_key, is_ours, replace_tain
 from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import StateStore
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
+
 PATIENCE_S = 30.0
 _PAUSE_S = 1.0
-_GONE = 404
+_NOT_FOUND, _EXPIRED, _TOO_MANY = 404, 410, 429
 _LASTING = (400, 401, 403, 422)  # the next attempt would be refused, too
+_RETRY = Backoff(0.5, 5.0)
+_ATTEMPTS = 8  # half a minute
+_MAX_WAIT_S = 30.0  # of what a server may ask for
 
 
 class NotRetired(Exception):
@@ -54,7 +59,7 @@ async def retire_node(
         try:
             kept = await _remove_names(client, settings, store, removed)
         except ApiRefused as error:
-            if error.status == _GONE:
+            if error.status == _NOT_FOUND:
                 return [*sorted(removed), f"node {client.node} does not exist"]
             if error.status in _LASTING or time.monotonic() >= deadline:
                 raise NotRetired(_explain(client, removed, error)) from error
@@ -114,14 +119,6 @@ async def remove_written(
 
 def _describe_taints(node: NodeObject, keys: Collection[str]) -> set[str]:
     return {f"taint {taint.key}" for taint in node.taints if is_ours(taint, keys)}
-
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
-
-_RETRY = Backoff(0.5, 5.0)
-_ATTEMPTS = 8  # half a minute
-_MAX_WAIT_S = 30.0  # of what a server may ask for
-_NOT_FOUND, _GONE, _TOO_MANY = 404, 410, 429
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,4 +190,4 @@ def _is_passing(error: ApiRefused | ApiUnreachable | SinkFailed) -> bool:
     """Whether another attempt may succeed. 410: the token of the next page has expired."""
     if not isinstance(error, ApiRefused):
         return True
-    return error.status in (_GONE, _TOO_MANY) or error.status >= 500
+    return error.status in (_EXPIRED, _TOO_MANY) or error.status >= 500

@@ -47,6 +47,7 @@ _REGISTRAR = "kubelet"
 
 # What an earlier configuration wrote, and this one does not.
 FORMER = "former-names"
+CONDITION_PROFILES, HYPERPOD = ("eks", "npd"), "hyperpod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +159,6 @@ def _refuse(set_name: str, why: str) -> Refusal:
         else f'take "{set_name}" out of [kubernetes] conditions'
     )
     return Refusal(set_name, f"{why}, or {otherwise}")
-
-
-CONDITION_PROFILES, HYPERPOD = ("eks", "npd"), "hyperpod"
 
 
 def list_own_names(prefix: str) -> frozenset[NodeName]:

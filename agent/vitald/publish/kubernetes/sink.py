@@ -42,6 +42,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
 _RECHECK_S = 60.0  # while the node is not well or not all is written; else with the heartbeat
 _JITTER = 0.1
+_RETRY_S = 60.0
+BuildPatch = Callable[[DesiredNode], "dict[str, object] | None"]
 
 
 class KubernetesSink:
@@ -120,10 +122,6 @@ class KubernetesSink:
         if decided != remembered:
             await self._store.write_transitions(node.uid, decided)
         return decided
-
-
-_RETRY_S = 60.0
-BuildPatch = Callable[[DesiredNode], "dict[str, object] | None"]
 
 
 class PartWriter:

@@ -51,9 +51,18 @@ from vitald.publish.retry import Retry
 from vitald.publish.sink import SinkFailed
 from vitald.timestamps import format_rfc3339
 
-DURATION_S = 180.0
-RENEW_S = 30.0
-_CONFLICT = 409
+log: structlog.stdlib.BoundLogger = structlog.get_logger("sweep")
+
+LEASE_S = 180.0
+LEASE_RENEW_S = 30.0
+INTERVAL_S = 60.0
+HEARTBEATS = 3  # a publisher that missed so many is silent
+_NOT_FOUND, _CONFLICT = 404, 409
+_LEASE_RELEASE_S = 1.0
+_FAILURES = (ApiRefused, ApiUnreachable, NoCredentials, SinkFailed)
+_SILENT_MESSAGE = (
+    "vitald publish on this node has stopped writing: check its pod or unit, and its log"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,9 +86,9 @@ class Lease:
 
     async def hold(self, now: float) -> bool:
         """Whether this process is the leader. Takes or renews the Lease, at most once in
-        RENEW_S. Raises as the client does.
+        LEASE_RENEW_S. Raises as the client does.
         """
-        if self._asked_at is None or now - self._asked_at >= RENEW_S:
+        if self._asked_at is None or now - self._asked_at >= LEASE_RENEW_S:
             self._is_held = False
             self._is_held = await self._take(now)
             self._asked_at = now
@@ -106,14 +115,14 @@ class Lease:
         observed = (holder, spec.get("renewTime"))
         if observed != self._observed:
             self._observed, self._observed_at = observed, now
-        has_expired = now - self._observed_at >= DURATION_S
+        has_expired = now - self._observed_at >= LEASE_S
         return not holder or holder == self.identity or has_expired
 
     async def _write(self, former: Document | None, holder: str) -> bool:
         """Whether no other process was faster."""
         spec = {
             "holderIdentity": holder,
-            "leaseDurationSeconds": round(DURATION_S),
+            "leaseDurationSeconds": round(LEASE_S),
             "renewTime": format_rfc3339(time.time(), "microseconds"),
         }
         try:
@@ -135,15 +144,6 @@ class Lease:
 def _read_table(document: Document, key: str) -> Document:
     table = document.get(key)
     return table if isinstance(table, dict) else {}
-
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("sweep")
-
-INTERVAL_S = 60.0
-HEARTBEATS = 3  # a publisher that missed so many is silent
-_NOT_FOUND, _CONFLICT = 404, 409
-_RELEASE_S = 1.0
-_FAILURES = (ApiRefused, ApiUnreachable, NoCredentials, SinkFailed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Sweep:
                 await asyncio.sleep(pause)
         finally:
             with suppress(*_FAILURES, asyncio.TimeoutError):
-                await asyncio.wait_for(self._lease.release(), _RELEASE_S)
+                await asyncio.wait_for(self._lease.release(), _LEASE_RELEASE_S)
 
     async def check_nodes(self) -> None:
         """Raises as the client does."""
@@ -267,9 +267,6 @@ class Sweep:
             log.warning("made_unknown", node=node.name, written_at=node.written_at)
 
 
-_MESSAGE = "vitald publish on this node has stopped writing: check its pod or unit, and its log"
-
-
 def build_stale_patch(
     node: NodeObject, settings: KubernetesSettings, now: float
 ) -> dict[str, object] | None:
@@ -326,7 +323,7 @@ def _expire(condition: NodeCondition, now: float) -> NodeCondition:
         type=condition.type,
         status=unknown,
         reason=HEARTBEAT_STALE,
-        message=_MESSAGE,
+        message=_SILENT_MESSAGE,
         last_transition=condition.last_transition if is_same else format_rfc3339(now, "seconds"),
         last_heartbeat=condition.last_heartbeat,
     )

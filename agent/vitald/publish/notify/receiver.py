@@ -11,6 +11,8 @@ from typing import Protocol
 from vitald.publish.notify.notification import Notification
 from vitald.publish.state_store import StateStore
 
+_AGAIN_S = 3600.0  # a start so soon after another has no quiet time of its own: it may be a crash
+
 
 class NotificationRefused(Exception):
     """The receiver will never take this one. The text says why, and what to do about it; it names
@@ -26,9 +28,6 @@ class Receiver(Protocol):
         NotificationRefused where that is of no use.
         """
         ...
-
-
-_AGAIN_S = 3600.0  # a start so soon after another has no quiet time of its own: it may be a crash
 
 
 class QuietTime:

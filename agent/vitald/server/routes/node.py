@@ -35,6 +35,20 @@ from vitald.server.routes.publishers import describe_report
 
 if TYPE_CHECKING:
     from vitald.server import schema
+_IDENTITY = (
+    "name",
+    "uuid",
+    "serial",
+    "part_number",
+    "vbios",
+    "inforom",
+    "module_id",
+    "minor",
+    "index",
+    "board_id",
+    "driver_version",
+    *RACK_LOCATION,
+)
 
 
 class NodeRoutes:
@@ -176,22 +190,6 @@ def _describe_ledger(ledger: LedgerHealth) -> schema.ApiLedger:
         "droppedEvents": ledger.dropped,
         "sizeBytes": ledger.size_bytes,
     }
-
-
-_IDENTITY = (
-    "name",
-    "uuid",
-    "serial",
-    "part_number",
-    "vbios",
-    "inforom",
-    "module_id",
-    "minor",
-    "index",
-    "board_id",
-    "driver_version",
-    *RACK_LOCATION,
-)
 
 
 def list_gpus(node_state: NodeState, inventory: PciInventory) -> list[schema.Gpu]:

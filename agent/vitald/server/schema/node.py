@@ -25,6 +25,11 @@ from vitald.server.schema.value_types import (
     _Positive,
 )
 
+_Key: TypeAlias = Annotated[str, Keywords(examples=("[metrics] listen",))]
+_Name: TypeAlias = Annotated[str, Keywords(pattern="^[a-z][a-z0-9_-]{0,31}$")]
+_Bounded: TypeAlias = Annotated[int, Keywords(minimum=0, maximum=10**15)]
+_REASON = Keywords(pattern=r"^[A-Z][A-Za-z0-9]{0,127}$", examples=("Xid79",))
+
 
 class Health(TypedDict):
     """The daemon itself works."""
@@ -143,9 +148,6 @@ class NodeStatus(ApiVerdict, _OptionalNodeStatus):
     """When this was answered."""
 
 
-_Key: TypeAlias = Annotated[str, Keywords(examples=("[metrics] listen",))]
-
-
 class ApiConfiguration(TypedDict):
     """The configuration file as it is on disk, compared with what is in force every 20 s."""
 
@@ -179,10 +181,6 @@ class Reloaded(TypedDict):
     publisherNeedsRestart: list[_Key]
     """Keys that have changed since the last reload, and take effect when `vitald publish` is
     restarted."""
-
-
-_Name: TypeAlias = Annotated[str, Keywords(pattern="^[a-z][a-z0-9_-]{0,31}$")]
-_Bounded: TypeAlias = Annotated[int, Keywords(minimum=0, maximum=10**15)]
 
 
 class SinkReport(TypedDict):
@@ -230,9 +228,6 @@ class ApiPublishers(TypedDict):
     """That was more than 60 s ago: it does not run, or cannot reach the daemon."""
     sinks: Annotated[list[SinkReport], Keywords(max_items=16)]
     """Its sinks."""
-
-
-_REASON = Keywords(pattern=r"^[A-Z][A-Za-z0-9]{0,127}$", examples=("Xid79",))
 
 
 class SummarizedFinding(TypedDict):
