@@ -132,8 +132,8 @@ class Ledger:
             for (members,) in db.execute("SELECT members FROM incidents"):
                 told_in.update(
                     {
-                        (component, code): count
-                        for component, code, _, count, *_ in json.loads(members)
+                        (member["component"], member["code"]): member["count"]
+                        for member in json.loads(members)
                     }
                 )
             return Ledger(

@@ -84,7 +84,7 @@ def start_machine(folder: Path, stack: ExitStack) -> Node:
     tree.proc.write("sys/kernel/threads-max", 8000)
     tree.proc.write("sys/kernel/pid_max", 4000)
     looks = ("neuron", "network", "pci", "host")
-    extra = '[diagnostics]\nidle = "1s"\n[efa_loopback]\nleast_gbps = 10.0\n'
+    extra = '[diagnostics]\nidle = "1s"\n[efa_loopback]\nmin_gbps = 10.0\n'
     node = Node(folder / "node", sysfs=tree.root, looks=looks, extra=extra)
     node.configure("[paths]\n", f'[paths]\nprocfs = "{tree.proc.root}"\n')
     program = write_program(folder / "bin/fi_pingpong", FI_PINGPONG)

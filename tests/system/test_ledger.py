@@ -306,9 +306,9 @@ def test_the_oldest_make_room(node: Node) -> None:
 # With a limit of 2,000 held events rather than 50,000, which take minutes to be written and judged.
 _HOLDS_LESS = """
 import sys
-from vitald.core import held_entries
+from vitald.core import ledger_writer
 from vitald.cli import main
-held_entries.MAX_HELD_EVENTS = 2000
+ledger_writer.MAX_HELD_EVENTS = 2000
 sys.exit(main(sys.argv[1:]))
 """
 
