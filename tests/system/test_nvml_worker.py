@@ -260,7 +260,7 @@ async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> N
             assert set(seen) >= {of(node, 0), of(node, 2)}
             assert looking.state is SourceState.FAILED
             assert (
-                f"gpu/{node.addresses[1]} is not being looked at: {first.fields['call']} did not"
+                f"gpu/{node.addresses[1]} is not polled: {first.fields['call']} did not"
                 " return" in looking.last.detail
             )
             assert looking.found() == {(f"gpu/{node.addresses[1]}", HUNG, "inspect")}
@@ -333,7 +333,7 @@ async def test_a_crash_names_the_call_and_the_gpu_is_left_out(
         assert looking.found() == set(), "it works again"
         assert {one.component for one in looking.last.readings} == {of(node, 0)}
         assert (
-            f"gpu/{node.addresses[1]} is not being looked at: {function} ended the worker process"
+            f"gpu/{node.addresses[1]} is not polled: {function} ended the worker process"
             in looking.last.detail
         )
         node.set_values(1, {f"crash.{function}": None})

@@ -56,9 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             render.emit_json(over)
         else:
             print(
-                "taken back: the GPUs are looked at again"
-                if over["ended"]
-                else "nothing was released"
+                "taken back: the GPUs are polled again" if over["ended"] else "nothing was released"
             )
         return 0
     if not arguments.reason:

@@ -100,7 +100,7 @@ class Exclusions:
     def list_reasons(self) -> list[str]:
         """Why readings are incomplete. A GPU stays in the list until it has answered."""
         return [
-            f"gpu/{gpu} is not being looked at: {exclusion.reason}"
+            f"gpu/{gpu} is not polled: {exclusion.reason}"
             for gpu, exclusion in self._exclusions.items()
         ]
 
@@ -235,7 +235,7 @@ class GpuState:
                 "reason": release.reason,
                 "gpus": release.gpu_names,
             }
-            text = f"{release.gpu_names} looked at again{early}: {changed}"
+            text = f"{release.gpu_names} polled again{early}: {changed}"
             events.append(self.node.create_event(RETURNED, NODE, fields, text))
         return events
 
@@ -302,7 +302,9 @@ class PciGpus:
         return any(device.kind is ComponentKind.NVSWITCH for device in devices)
 
     def describe_error(self) -> str:
-        return f"PCI cannot be read, so nobody knows which GPUs there are: {self._inventory.error}"
+        return (
+            f"PCI cannot be read, so it is not known which GPUs there are: {self._inventory.error}"
+        )
 
     def describe_absence(self) -> str:
         """Why no GPU is usable."""
