@@ -672,6 +672,22 @@ def at(
 
 @pytest.mark.parametrize("profile", list_profiles())
 @story
+async def test_a_poll_gives_or_misses_each_declared_reading_and_no_other(
+    profile: str, tmp_path: Path
+) -> None:
+    attached, answers = await recorded(SimulatedNode(tmp_path, profile, 1))
+    declared = {
+        name
+        for tier, names in attached["readings"].items()
+        if tier != "profiling"
+        for name in names
+    }
+    (answer,) = answers.values()
+    assert {*answer["values"], *answer["missing"]} == declared
+
+
+@pytest.mark.parametrize("profile", list_profiles())
+@story
 async def test_a_healthy_node_finds_nothing(profile: str, catalog: Catalog, tmp_path: Path) -> None:
     """A few real looks, then an hour under load."""
     node = SimulatedNode(tmp_path, profile)

@@ -25,7 +25,6 @@ _XZ_MEMORY = 1 << 28
 # A log is seldom compressed by more than 200; a decompression bomb by 1000 (gzip) and more
 _BOMB_BYTES, _BOMB_RATIO = 1 << 28, 400
 _MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
-_LONGEST_MAGIC = 6
 _UTF8_BOM = b"\xef\xbb\xbf"
 _BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _SAMPLE = 4096

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Union
+from typing import Any, Literal, NamedTuple, Union
 
 import pynvml
 
@@ -32,8 +32,11 @@ Reading = Union[float, str, "list[float]"]
 Ask = Callable[..., Any]
 
 
+Tier = Literal["fast", "slow", "inventory", "profiling"]
+
+
 class Call(NamedTuple):
-    """One call about a GPU, made at each poll of its `tier`: fast, slow, inventory, or profiling.
+    """One call about a GPU, made at each poll of its `tier`.
 
     `read` gives readings by name in base units (celsius, watts, joules, hertz, seconds, bytes); a
     list has one value per link. It raises pynvml.NVMLError if it gives nothing. `readings`: all
@@ -42,7 +45,7 @@ class Call(NamedTuple):
     """
 
     name: str
-    tier: str
+    tier: Tier
     readings: tuple[str, ...]
     read: Callable[[Ask, PolledGpu], dict[str, Reading]]
     is_judged: bool
@@ -52,7 +55,7 @@ class Call(NamedTuple):
 
 
 def declare_call(
-    tier: str, *readings: str, is_judged: bool = True
+    tier: Tier, *readings: str, is_judged: bool = True
 ) -> Callable[[Callable[[Ask, PolledGpu], dict[str, Reading]]], Call]:
     """Makes a `Call` of a function that is called `read_` and the call's name."""
     return lambda read: Call(read.__name__.removeprefix("read_"), tier, readings, read, is_judged)

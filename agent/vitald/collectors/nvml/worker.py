@@ -10,7 +10,7 @@ Commands on standard input:
     {"do": "look", "fast": [...], "slow": [...], "inventory": [...]}    addresses of GPUs, by tier
     {"do": "work", "gpus": [...]}                                       the processes on each GPU
 Messages on standard output:
-    {"answer": {...}}                         to a command
+    {"answer": {...}}                         to a command; to `attach` with the readings by tier
     {"simulated": bool}                       about the library, before the first call
     {"event": {"gpu", "type", "data"}}        an NVML event
     {"deaf": {"gpu", "code"}}                 events of a GPU cannot be received

@@ -18,12 +18,7 @@ from vitald.model import Action
 from vitald.model.diagnostic import Remedy
 
 KIND = "dcgm"
-LOST, UNCLEAR, RESET_NEEDED, ENGINE_DOWN = (
-    f"{KIND}/gpu_lost",
-    f"{KIND}/unclear",
-    f"{KIND}/reset_needed",
-    f"{KIND}/engine_down",
-)
+LOST, UNCLEAR, ENGINE_DOWN = f"{KIND}/gpu_lost", f"{KIND}/unclear", f"{KIND}/engine_down"
 
 # `GPU 3 `, often twice, before the texts of tests up to 3.x.
 _PREFIX = re.compile(r"(?:gpu \d{1,4} )+")
