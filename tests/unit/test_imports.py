@@ -222,6 +222,21 @@ def test_what_the_architecture_names_is_in_the_tree() -> None:
     assert missing == set()
 
 
+def test_what_a_package_says_of_its_modules_is_in_the_tree() -> None:
+    """Tables name modules of the package; the text may name others, too."""
+    everywhere = {part for name in MODULES for part in name.split(".")}
+    tables = 0
+    for name, path in MODULES.items():
+        if path.name != "__init__.py":
+            continue
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        listed = set(re.findall(r"^    ([a-z_]+)  +\S", text, re.M))
+        tables += bool(listed)
+        assert listed <= {found.stem for found in path.parent.iterdir()}, name
+        assert {*re.findall(r"`([a-z_]+)`", text)} <= everywhere, name
+    assert tables >= 2
+
+
 def test_no_module_is_too_long_to_read() -> None:
     lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name for name, length in lengths.items() if length > 500} == set()

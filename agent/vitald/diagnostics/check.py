@@ -1,5 +1,5 @@
 """
-The interface of a check. A new check is one file in `checks/`; those of the site are `site_check`.
+The interface of a check. A new check is one file in `checks/`; `check_set` has those of the site.
 
 A check knows its program, whether it may run beside other work, how long it takes, and how to read
 its output. It starts programs through `execute` only, so that deadlines, cancellation and the

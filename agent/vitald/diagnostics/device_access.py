@@ -200,7 +200,7 @@ class IdleMonitor:
     A repair ends whatever runs, so more is required than for a diagnostic: in a container that does
     not share the node's process ids, and without accelerators, the node is never known to be idle.
 
-    `is_needed`: whether somebody waits for the node to be idle. `is_testing`: a diagnostic of
+    `is_needed`: whether a repair waits for the node to be idle. `is_testing`: a diagnostic of
     ours has the devices. `idle_s`: for how long they must have been unused.
     """
 

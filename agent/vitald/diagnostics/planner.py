@@ -32,7 +32,7 @@ _MAX_NAMED = 3  # findings of one level, or checks, that a hint names
 _DCGM, _NCCOM = "dcgm", "nccom"
 _SUSPICIONS = (Action.OBSERVE, Action.INSPECT)
 _TESTED = (ComponentKind.NODE, ComponentKind.GPU, ComponentKind.NVSWITCH, ComponentKind.PCI)
-_PERIOD_S = 3600.0  # a fault that goes on being reported asks no more often than this
+_PERIOD_S = 3600.0  # a fault that goes on being reported requires no more runs than one in this
 _LOAD_PERIOD_S = 86400.0  # the same of a run that needs idle devices
 _SHORT_PERIOD_S = 600.0  # after a run that came to nothing, or that found what must be found twice
 # The last runs of each check and level, the oldest first.

@@ -247,7 +247,7 @@ class Table(Generic[T]):
         insert, kept = ("REPLACE", "") if replaces else ("INSERT", " ON CONFLICT DO NOTHING")
         self._insert = f"{insert} INTO {name} ({self.columns}) VALUES ({values}){kept}"
         self._delete = f"DELETE FROM {name} WHERE " + " AND ".join(f"{key} = ?" for key in columns)
-        # The SQL function of `sums`
+        # With the SQL function of `register_function`
         self._sum = f"UPDATE {name} SET sum = checksum({', '.join(self._summed)})"
 
     def write(self, value: T) -> list[Any]:
