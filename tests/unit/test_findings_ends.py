@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.builders import act, booted, catalogue, empty, event, gpu, only, said
 from vitald.judge.engine import Judge
-from vitald.model import NODE, Action, Component, ComponentKind, Event, FindingState, Trust
-from vitald.model.event import CLEARED, IDENTITY
+from vitald.model import NODE, Action, Component, ComponentKind, Event, FindingState, Trust, When
+from vitald.model.event import ACCEPTED, CLEARED, IDENTITY
 
 DAY = 86400.0
 
@@ -255,3 +255,23 @@ def test_a_rule_that_asks_for_nothing_makes_no_history() -> None:
     assert [change.finding.state for change in changes] == [FindingState.CLEARED]
     findings.reload_catalog(catalogue(), 60.0)
     assert only(findings.apply_event(event("xid/31", time=40.0))).opened
+
+
+@pytest.mark.parametrize("noticed_by", ["time", "event"])
+def test_an_acceptance_ends_when_its_finding_has_waited_too_long(noticed_by: str) -> None:
+    """At the time of the step of its escalation policy, whatever notices it."""
+    findings = empty()
+    findings.apply_event(event("xid/63"))
+    fields = {"code": "xid/63", "by": "alice", "reason": "spares", "until": 60 * DAY}
+    findings.apply_event(event(ACCEPTED, time=1.0, trust=Trust.DAEMON, fields=fields))
+    assert only(findings.open_findings).accepted is not None
+    if noticed_by == "time":
+        changes = findings.expire_findings(31 * DAY)
+    else:
+        changes = findings.apply_event(event("xid/31", gpu(1), 31 * DAY))
+    waited = [change for change in changes if change.finding.code == "xid/63"]
+    assert [(change.time, change.finding.when) for change in waited] == [
+        (30 * DAY, When.AFTER_JOB),
+        (30 * DAY, When.AFTER_JOB),
+    ]
+    assert waited[-1].finding.accepted is None

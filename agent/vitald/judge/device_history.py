@@ -232,7 +232,7 @@ class DeviceHistory:
             elif step.processes:
                 because = self._check_processes(device, component, fault, fields, now, step)
             else:
-                because = ""  # a wait, which `lifecycle` evaluates
+                because = ""  # a wait, which `expiry` evaluates
             if because:
                 last = replace(step.requirement, reason=because)
         return last

@@ -40,17 +40,32 @@ It is composed of layers, each kept in the finding with its reason:
 Stages of one event
 -------------------
 
-    expiry          everything that was due before it: quiet periods, drills, acceptances, waits
+`STAGES` is this table as code. Each stage is one function of its module, and each applies to the
+event as the stages before it have left it. A star marks those that apply to every event; the others
+end with the first that finds that the event changes nothing about its own fault. An event that is
+not trusted passes the starred ones only: it shows that time has passed.
+
+    expiry*         what was due before the event: quiet periods, drills, acceptances, waits
     evidence        what it proves beyond its own fault closes findings
+    relevance       its open finding; hearsay about what was observed, and history, end here
     shared cause    an event of the last device of its kind becomes one of the node
-    correlation     finds the incident, and adds the event to it; a suppressed consequence ends here
-    finding         opened, updated, or closed by a state that no longer requires anything
-    escalation      the device's history
+    order           a state that was read after a newer one is counted, and ends here
+    limit           past the maximum of open findings, one of the node stands for all others
+    incident        found or begun, with the event as a member
     driver          the driver's recommendation, for the findings of its device
+    recovery        a state that requires nothing any more closes findings
+    suppression     a cause in the incident that requires as much takes over; no finding is opened
+    finding         opened, or updated
+    escalation      by the device's history
+    context         what other members of the incident change about what is required
+    acceptance      one from before a boot applies to the same fault again
+    record          the finding is stored
+    history         a mark of the fault in the device's history
     confirmation    a second source agrees with a finding that rests on the text of a log only
     regrouping      the new member may explain findings that are open already, or change what they
                     require
-    acceptance      a finding that a person accepted counts again if it requires more now
+    outgrown*       an acceptance ends if the finding requires more now
+    due*            when something is due next
 
 Rules of suppression: a cause suppresses a consequence that its correlation rule lists as
 `suppressed` if the rule reaches from one to the other (same device, same process, the fabric, the
@@ -80,21 +95,25 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
-from vitald.catalog import Catalog, Clears, Rule
+from vitald.catalog import Catalog, Clears
+from vitald.judge import (
+    acceptance,
+    confirmation,
+    correlation,
+    driver,
+    escalation,
+    evidence,
+    expiry,
+    observation,
+    own_finding,
+    shared_cause,
+)
 from vitald.judge import findings as life
-from vitald.judge.acceptance import Acceptances
-from vitald.judge.confirmation import Confirmation
-from vitald.judge.correlation import Correlation
 from vitald.judge.devices import SlotRegistry
-from vitald.judge.escalation import Escalation
-from vitald.judge.evidence import EvidenceEvaluation
-from vitald.judge.fault_evaluation import DriverRecommendation, FaultEvaluation
-from vitald.judge.lifecycle import Expiry
-from vitald.judge.shared_cause import SharedCause
-from vitald.judge.state import JudgeState
+from vitald.judge.state import Evaluation, JudgeState
 from vitald.model import (
     NODE,
     Action,
@@ -106,7 +125,40 @@ from vitald.model import (
     Memory,
     Transition,
 )
-from vitald.model.event import CLOCK_STEPPED, DOUBTED, TOO_MANY, UNDATED
+from vitald.model.event import TOO_MANY
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of the evaluation of an event. `always`: it applies to every event."""
+
+    name: str
+    apply: Callable[[Evaluation], None]
+    always: bool = False
+
+
+STAGES = (
+    Stage("expiry", expiry.expire_due, always=True),
+    Stage("evidence", evidence.apply_evidence),
+    Stage("relevance", own_finding.find_own_finding),
+    Stage("shared cause", shared_cause.lift_event),
+    Stage("order", own_finding.count_late_state),
+    Stage("limit", own_finding.limit_findings),
+    Stage("incident", correlation.join_incident),
+    Stage("driver", driver.apply_recommendation),
+    Stage("recovery", own_finding.close_recovered),
+    Stage("suppression", correlation.suppress_consequence),
+    Stage("finding", own_finding.open_or_update),
+    Stage("escalation", escalation.apply_history),
+    Stage("context", correlation.apply_context),
+    Stage("acceptance", acceptance.restore_acceptance),
+    Stage("record", own_finding.record_finding),
+    Stage("history", escalation.note_fault),
+    Stage("confirmation", confirmation.confirm_findings),
+    Stage("regrouping", correlation.regroup_findings),
+    Stage("outgrown", acceptance.end_outgrown, always=True),
+    Stage("due", expiry.note_due, always=True),
+)
 
 
 class Judge:
@@ -116,25 +168,8 @@ class Judge:
     """
 
     def __init__(self, catalog: Catalog, memory: Memory | None = None) -> None:
-        self._state = state = JudgeState.from_memory(catalog, memory or Memory())
-        self._acceptances = Acceptances(state)
-        self._correlation = Correlation(state)
-        self._confirmation = Confirmation(state)
-        self._escalation = Escalation(state)
-        self._driver_word = DriverRecommendation(state)
-        self._evidence = EvidenceEvaluation(
-            state, self._correlation, self._escalation, self._acceptances
-        )
-        self._expiry = Expiry(state, self._acceptances)
-        self._faults = FaultEvaluation(
-            state,
-            self._acceptances,
-            self._confirmation,
-            self._correlation,
-            self._driver_word,
-            self._escalation,
-            SharedCause(state),
-        )
+        self._state = JudgeState.from_memory(catalog, memory or Memory())
+        self._state.next_due = expiry.find_next_due(self._state)
 
     # --- queries
 
@@ -156,7 +191,7 @@ class Judge:
     @property
     def next_due(self) -> float:
         """When a finding next changes by time alone; seconds since the epoch."""
-        return self._expiry.next_due
+        return self._state.next_due
 
     @property
     def memory(self) -> Memory:
@@ -197,73 +232,35 @@ class Judge:
         return scored
 
     def accounts_for(self, event: Event) -> bool:
-        """Whether a state that is observed needs no event: its finding is open, or suppressed, or
-        it requires nothing.
-        """
-        return self._faults.accounts_for(event)
+        """As `observation.accounts_for`."""
+        return observation.accounts_for(self._state, event)
 
     def find_contradicted(
         self, source: str, calm: Collection[tuple[Component, str]]
     ) -> list[Finding]:
-        """Open findings of a source that it currently observes not to hold.
-
-        `calm`: the codes that are observed not to hold, by component.
-        """
-        return [
-            finding
-            for finding in self._state.findings
-            if finding.source == source
-            and any((component, finding.code) in calm for component in finding.components)
-        ]
+        """As `observation.find_contradicted`."""
+        return observation.find_contradicted(self._state, source, calm)
 
     def find_refuted(self, calm: Collection[tuple[Component, str]]) -> list[Finding]:
-        """Open findings of lines without a date, or perhaps without a record of their own, whose
-        fault a source observes not to hold, under any of its codes.
-        """
-        return [
-            finding
-            for finding in self._state.findings
-            if (UNDATED in finding.fields or DOUBTED in finding.fields)
-            and not finding.is_simulated
-            and any(
-                component == finding.component and self._is_same_fault(code, finding)
-                for component, code in calm
-            )
-            and not any(
-                other.code != finding.code and self._is_same_fault(other.code, finding)
-                for other in self._state.findings.list_of_component(finding.component)
-            )
-        ]
-
-    def _is_same_fault(self, code: str, finding: Finding) -> bool:
-        find_rule = self._state.catalog.find_rule
-        return find_rule(code).fault == find_rule(finding.code).fault
+        """As `observation.find_refuted`."""
+        return observation.find_refuted(self._state, calm)
 
     # --- changes
 
     def apply_event(self, event: Event) -> list[Transition]:
         """Evaluate one event."""
-        stepped = event.fields.get("seconds") if event.code == CLOCK_STEPPED else None
-        by_old_clock = stepped if isinstance(stepped, (int, float)) else 0.0
-        changes = self._expiry.expire_findings(event.time - by_old_clock)
-        if not event.is_trusted:
-            return changes
-        self._state.incidents.forget_old(event.time)
         rule = self._state.catalog.find_rule(event.code)
-        if not event.is_hearsay:
-            changes += self._fold_evidence(event, rule)
-        is_mute = rule.context and rule.action is Action.NONE and not rule.clears_codes
-        if not is_mute or self._state.catalog.correlation.find_roles(event.code):
-            changes += self._faults.evaluate_event(event, rule)
-        changes += self._acceptances.end_outgrown(changes, event.time, event.identity)
-        changes += self._expiry.note_changes(changes, event.time)
-        return changes
+        evaluation = Evaluation(self._state, event, rule, is_over=not event.is_trusted)
+        for stage in STAGES:
+            if stage.always or not evaluation.is_over:
+                stage.apply(evaluation)
+        return evaluation.changes
 
     def expire_findings(self, now: float) -> list[Transition]:
         """Apply what is due by `now`: ends of quiet periods, drills and acceptances, and escalation
         of findings that waited too long for maintenance.
         """
-        return self._expiry.expire_findings(now)
+        return expiry.expire_findings(self._state, now)
 
     def adopt_memory(self, remembered: Memory) -> list[Transition]:
         """Add the memory of another ledger. Two findings of the same fault become one, with the
@@ -284,7 +281,7 @@ class Judge:
         self._state.history.adopt_marks(remembered.marks)
         self._state.devices.adopt_devices(remembered.devices)
         self._state.findings.adopt_resolved(remembered.resolved)
-        self._expiry.next_due = self._expiry.find_next_due()
+        self._state.next_due = expiry.find_next_due(self._state)
         return changes
 
     def reload_catalog(self, catalog: Catalog, now: float) -> list[Transition]:
@@ -294,8 +291,8 @@ class Judge:
         for finding in self._state.findings:
             changes += self._reevaluate_finding(finding, now)
         self._state.findings.set_catalog(catalog)
-        changes += self._acceptances.end_outgrown(changes, now, None)
-        self._expiry.next_due = self._expiry.find_next_due()
+        changes += acceptance.end_acceptances(self._state, changes, now, None)
+        self._state.next_due = expiry.find_next_due(self._state)
         return changes
 
     def _reevaluate_finding(self, finding: Finding, now: float) -> list[Transition]:
@@ -321,22 +318,9 @@ class Judge:
                 title=ruling.title,
                 quiet_s=ruling.clears.quiet_s,
             )
-        changed = self._escalation.reevaluate_finding(changed, rule, now)
+        changed = escalation.reevaluate_finding(self._state, changed, rule, now)
         if changed is finding:
             return []
         findings.put_finding(changed)
         cause = f"the catalogue changed: {finding.action.value} -> {changed.action.value}"
         return [Transition(time=now, finding=changed, cause=cause)]
-
-    # --- one event
-
-    def _fold_evidence(self, event: Event, rule: Rule) -> list[Transition]:
-        changes: list[Transition] = []
-        fold = self._evidence.of_code.get(event.code)
-        if fold is not None:
-            changes += fold(event)
-        if event.code == CLOCK_STEPPED:
-            self._expiry.next_due = self._expiry.find_next_due()
-        if rule.evidence is not None:
-            changes += self._evidence.apply_evidence(event, rule.evidence, rule.of)
-        return changes

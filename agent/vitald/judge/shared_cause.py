@@ -15,67 +15,63 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from vitald.catalog import Rule
-from vitald.judge.state import JudgeState
-from vitald.model import NODE, Action, Component, Event, Finding, Transition
+from vitald.judge.state import Evaluation, JudgeState
+from vitald.model import NODE, Action, Component, Event, Finding
 from vitald.model.event import ALIKE, SIBLINGS
 
 _AT_ONCE_S = 600.0  # between the first and the last: drivers bring devices up one after another
 
 
-class SharedCause:
-    """Finds events that are one more device of a shared cause."""
+def find_shared_finding(state: JudgeState, event: Event) -> Finding | None:
+    """The finding of the node that stands for what the event reports of its device."""
+    found = state.findings.get_finding((NODE, event.code, event.is_simulated))
+    return found if found is not None and event.component in found.components[1:] else None
 
-    def __init__(self, state: JudgeState) -> None:
-        self._state = state
 
-    def find_finding(self, event: Event) -> Finding | None:
-        """The finding of the node that stands for what the event reports of its device."""
-        found = self._state.findings.get_finding((NODE, event.code, event.is_simulated))
-        return found if found is not None and event.component in found.components[1:] else None
+def lift_event(evaluation: Evaluation) -> None:
+    """Make the event one of the node if all devices of its kind fail alike, and close their own
+    findings, for which that of the node stands.
+    """
+    event, rule = evaluation.event, evaluation.rule
+    if not (rule.shared_cause or rule.of_peers) or event.component == NODE or event.is_hearsay:
+        return
+    if rule.apply_to(event.fields).action is Action.NONE:
+        return
+    known = find_shared_finding(evaluation.state, event)
+    if known is not None:
+        _lift(evaluation, known.components[1:])
+        return
+    alike = _list_alike(evaluation)
+    failing = {event.component}.union(*(finding.components for finding in alike)) - {NODE}
+    if not (len(failing) > 1 if rule.of_peers else _are_all(event, failing)):
+        return
+    which = "several" if rule.of_peers else "all"
+    cause = f"{which} devices of the kind fail alike: {event.code} of the node stands for them"
+    for finding in alike:
+        if finding.component != NODE:
+            evaluation.close_finding(finding, cause)
+    _lift(evaluation, failing)
 
-    def lift_event(self, event: Event, rule: Rule) -> tuple[Event, list[Transition]]:
-        """The event as one of the node, if all devices of its kind fail alike; and the ends of
-        their own findings, for which that of the node stands.
-        """
-        if not (rule.shared_cause or rule.of_peers) or event.component == NODE or event.is_hearsay:
-            return event, []
-        if rule.apply_to(event.fields).action is Action.NONE:
-            return event, []
-        known = self.find_finding(event)
-        if known is not None:
-            return _lift(event, known.components[1:]), []
-        alike = self._list_alike(event, rule)
-        failing = {event.component}.union(*(finding.components for finding in alike)) - {NODE}
-        if not (len(failing) > 1 if rule.of_peers else _are_all(event, failing)):
-            return event, []
-        which = "several" if rule.of_peers else "all"
-        cause = f"{which} devices of the kind fail alike: {event.code} of the node stands for them"
-        ends = [
-            self._state.findings.close_finding(finding, event.time, cause, event.identity)
-            for finding in alike
-            if finding.component != NODE
-        ]
-        return _lift(event, failing), ends
 
-    def _list_alike(self, event: Event, rule: Rule) -> list[Finding]:
-        """The findings about devices of the kind that began at the same time: of any entry with a
-        shared cause, or of this one, if it is of peers.
-        """
-        kind = event.component.kind
-        return [
-            finding
-            for finding in self._state.findings
-            if any(component.kind is kind for component in finding.components)
-            and finding.is_simulated == event.is_simulated
-            and not finding.is_hearsay
-            and abs(finding.since - event.time) <= _AT_ONCE_S
-            and (
-                finding.code == event.code
-                if rule.of_peers
-                else self._state.catalog.find_rule(finding.code).shared_cause
-            )
-        ]
+def _list_alike(evaluation: Evaluation) -> list[Finding]:
+    """The findings about devices of the kind that began at the same time: of any entry with a
+    shared cause, or of this one, if it is of peers.
+    """
+    state, event, rule = evaluation.state, evaluation.event, evaluation.rule
+    kind = event.component.kind
+    return [
+        finding
+        for finding in state.findings
+        if any(component.kind is kind for component in finding.components)
+        and finding.is_simulated == event.is_simulated
+        and not finding.is_hearsay
+        and abs(finding.since - event.time) <= _AT_ONCE_S
+        and (
+            finding.code == event.code
+            if rule.of_peers
+            else state.catalog.find_rule(finding.code).shared_cause
+        )
+    ]
 
 
 def _are_all(event: Event, failing: Collection[Component]) -> bool:
@@ -86,9 +82,10 @@ def _are_all(event: Event, failing: Collection[Component]) -> bool:
     return len(failing) > 1 and siblings <= set(failing)
 
 
-def _lift(event: Event, devices: Iterable[Component]) -> Event:
+def _lift(evaluation: Evaluation, devices: Iterable[Component]) -> None:
     names = sorted(device.name for device in devices)
-    return replace(event, component=NODE, fields={**event.fields, ALIKE: ",".join(names)})
+    fields = {**evaluation.event.fields, ALIKE: ",".join(names)}
+    evaluation.set_event(replace(evaluation.event, component=NODE, fields=fields))
 
 
 def remove_device(finding: Finding, device: Component) -> Finding | None:
