@@ -21,9 +21,8 @@ from vitald.catalog import Catalog, load_catalog
 from vitald.catalog.loader import FOLDER
 from vitald.catalog.threshold import Comparison as Kind
 from vitald.catalog.threshold import Threshold, ThresholdGroup, read_threshold
-from vitald.collectors.crossing import Crossing
 from vitald.collectors.event_factory import EventFactory
-from vitald.collectors.thresholds import ThresholdEvaluator
+from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.core.evaluator import DaemonEvents, Evaluator
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import compute_verdict
@@ -147,12 +146,11 @@ class Story:
             )
             for number in range(SIBLINGS)
         ]
-        said = [
-            self.event(sign)
-            for sign in self.watcher.evaluate_readings([own], self.now, [own, *others])
-        ]
-        holding = tuple(self.event(sign) for sign in self.watcher.holding)
-        batch = Batch(self.source, tuple(said), holding=holding, calm=frozenset(self.watcher.calm))
+        self.observed = self.watcher.evaluate_readings([own], self.now, [own, *others])
+        said = [self.event(sign) for sign in self.observed.crossings]
+        holding = tuple(self.event(sign) for sign in self.observed.holding)
+        calm = frozenset(self.observed.calm)
+        batch = Batch(self.source, tuple(said), holding=holding, calm=calm)
         entry = self.evaluator.reconcile(
             self.evaluator.evaluate_events(LedgerEntry(), *said), batch
         )
@@ -446,7 +444,7 @@ def test_an_observation_of_before_the_clear_opens_nothing() -> None:
     story = Story(next(one for one in STATES if one.code == "nvml/row_remap_pending"), holds=True)
     story.check()
     story.look()
-    late = tuple(story.event(sign) for sign in story.watcher.holding)
+    late = tuple(story.event(sign) for sign in story.observed.holding)
     story.clear()
     batch = Batch("nvml", holding=late)
     assert not story.evaluator.is_contradicted(batch)
@@ -568,8 +566,8 @@ def test_what_grew_in_a_window_is_told_again_only_if_it_goes_on() -> None:
             values={"n": value},
             fresh=frozenset({"n"}),
         )
-        said = watcher.evaluate_readings([own], now)
-        return len(said), len(watcher.holding)
+        observed = watcher.evaluate_readings([own], now)
+        return len(observed.crossings), len(observed.holding)
 
     assert [look(0, 0), look(10, 5), look(20, 5), look(30, 6), look(40, 6)] == [
         (0, 0),

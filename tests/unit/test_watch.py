@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitald.catalog.threshold import ThresholdGroup, read_threshold
-from vitald.collectors.crossing import Crossing
-from vitald.collectors.thresholds import ThresholdEvaluator
+from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.model import Component, ComponentKind, Readings, Sample
 
 
@@ -46,7 +45,7 @@ def look(
     *readings: Readings,
     siblings: tuple[Readings, ...] = (),
 ) -> list[Crossing]:
-    return watcher.evaluate_readings(readings, now, siblings or readings)
+    return watcher.evaluate_readings(readings, now, siblings or readings).crossings
 
 
 def again(watcher: ThresholdEvaluator, one: ThresholdGroup) -> ThresholdEvaluator:
@@ -386,11 +385,13 @@ def fields_of(crossings: list[Crossing]) -> list[dict[str, object]]:
 def test_what_holds_at_the_first_look_settles_and_is_said_again() -> None:
     watcher = begin(PENDING)
     assert fields_of(look(watcher, 0, reading(pending=1.0))) == [{"pending": 1, "settling": True}]
-    assert look(watcher, 299, reading(pending=1.0)) == []
-    assert fields_of(watcher.holding) == [{"pending": 1, "settling": True}]
+    observed = watcher.evaluate_readings([reading(pending=1.0)], 299)
+    assert observed.crossings == []
+    assert fields_of(observed.holding) == [{"pending": 1, "settling": True}]
     assert fields_of(look(watcher, 300, reading(pending=1.0))) == [{"pending": 1}]
-    assert look(watcher, 400, reading(pending=1.0)) == []
-    assert fields_of(watcher.holding) == [{"pending": 1}]
+    observed = watcher.evaluate_readings([reading(pending=1.0)], 400)
+    assert observed.crossings == []
+    assert fields_of(observed.holding) == [{"pending": 1}]
 
 
 def test_what_was_seen_well_needs_no_time() -> None:

@@ -24,12 +24,11 @@ import structlog
 from vitald.catalog import Catalog
 from vitald.catalog.threshold import ThresholdGroup
 from vitald.collectors.collector import Collector, PolledDevice
-from vitald.collectors.crossing import Crossing
 from vitald.collectors.device_poller import FIND, NOT_BACK, Broken, DevicePoller, Results
 from vitald.collectors.device_registry import MISSED, DeviceRegistry, Entry, is_component_name
 from vitald.collectors.event_factory import EventFactory
 from vitald.collectors.small_files import RawReadings
-from vitald.collectors.thresholds import ThresholdEvaluator
+from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.model import (
     NODE,
     Action,
@@ -86,6 +85,8 @@ class PollingSource:
         self._facts = EventFactory(collector.name, boot_id)
         self._stored_memory = ""
         self._catalog = catalog
+        # States that did not hold at the last round: component and code
+        self._calm: frozenset[tuple[Component, str]] = frozenset()
         self._restore_state({})
 
     def configure(self, catalog: Catalog) -> None:
@@ -93,6 +94,7 @@ class PollingSource:
         before, self._catalog = self._catalog, catalog
         thresholds = self._list_thresholds()
         self._evaluator.configure(thresholds)
+        self._calm = frozenset()
         # Findings of entries that required nothing were closed.
         requiring = {
             group.code
@@ -142,6 +144,7 @@ class PollingSource:
             key for key in memory.get("hung", ()) if key == FIND or is_component_name(key)
         )
         self._holding: list[Event] = []  # states that held at the last round
+        self._calm = frozenset()
         self._readings: dict[Component, Readings] = {}
 
     def _list_thresholds(self) -> list[ThresholdGroup]:
@@ -232,11 +235,12 @@ class PollingSource:
         counts = timely and poller.is_complete
         missing = self._registry.find_missing(devices, self._is_given_up, counts=counts)
         events += self._update_hung(devices)
-        crossings = self._evaluator.evaluate_readings(
+        observed = self._evaluator.evaluate_readings(
             [*fresh, *combined, *missing], time.monotonic(), tuple(self._readings.values())
         )
-        events += map(self._events.report_crossing, crossings)
-        self._holding = [*map(self._events.report_crossing, self._evaluator.holding)]
+        events += map(self._events.report_crossing, observed.crossings)
+        self._holding = [*map(self._events.report_crossing, observed.holding)]
+        self._calm = frozenset(observed.calm)
         return self._make_batch(
             events, [readings for readings in combined if readings.component not in self._readings]
         )
@@ -337,7 +341,7 @@ class PollingSource:
             holding=tuple(
                 event for event in holding if (event.component, event.code) not in reported
             ),
-            calm=frozenset(self._evaluator.calm),
+            calm=self._calm,
         )
 
     def _determine_state(self) -> tuple[SourceState, str]:

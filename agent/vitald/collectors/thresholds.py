@@ -1,7 +1,13 @@
 """
 Compares the readings of one source with the catalogue's thresholds.
 
-A crossing becomes an event of the source; what that means is up to the catalogue and the judge.
+A crossing becomes an event of the source; what that means is up to the catalogue and the judge. The
+readings of a poll go through three steps:
+
+    threshold_memory  a sample is kept where a counter grew
+    comparison        what each threshold of a group shows: crossed, not crossed, or unknown
+    thresholds        what that changes about what was reported before
+
 States last: a group of thresholds holds while one of them is crossed, is reported once it has held
 for as long as the threshold requires, and again when it is over. A value that cannot be observed
 neither begins nor ends anything. Occurrences (counters that rise and readings that change) are
@@ -10,40 +16,58 @@ compared with what was reported last, so that each rise and each change is repor
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vitald.catalog.threshold import Comparison, Threshold, ThresholdGroup
-from vitald.collectors.crossing import (
+from vitald.collectors.comparison import (
     PARTS,
-    Crossing,
-    CrossingText,
-    Evaluation,
-    ObservedStates,
-    ThresholdIndex,
-    crosses_limit,
-    describe_crossing,
-    find_difference,
+    Crossed,
+    ReadingComparer,
     format_value,
     get_carried_fields,
-    list_numbers,
-    make_crossing,
-    make_key,
-    replace_unknown_parts,
     to_field_value,
     to_number,
     to_whole_number,
 )
 from vitald.collectors.device_registry import MISSED
-from vitald.collectors.threshold_memory import ComponentMemory, ThresholdMemory
+from vitald.collectors.threshold_memory import (
+    ComponentMemory,
+    ThresholdIndex,
+    ThresholdMemory,
+    list_numbers,
+    make_key,
+    replace_unknown_parts,
+)
 from vitald.model import Component, Readings, Value
 from vitald.model.event import CLEARED, SETTLING
 
-_SIGMA = 1.4826  # ratio of standard deviation to median absolute deviation
-_MIN_SIBLINGS = 3  # a median of fewer means little
 _MIN_RISE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """A threshold that a component crossed. `text` is for operators."""
+
+    component: Component
+    identity: str
+    code: str
+    fields: Mapping[str, Value]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What one poll shows.
+
+    `crossings`: what was not reported before. `holding`: states that were reported before and hold
+    still. `calm`: component and code of states that are not reported and do not hold.
+    """
+
+    crossings: list[Crossing] = field(default_factory=list)
+    holding: list[Crossing] = field(default_factory=list)
+    calm: set[tuple[Component, str]] = field(default_factory=set)
 
 
 class ThresholdEvaluator:
@@ -63,22 +87,10 @@ class ThresholdEvaluator:
         self._settle_s = settle_s
         self._index = ThresholdIndex.build(groups)
         self._memory = ThresholdMemory(memory or {}, self._index)
-        self._observed = ObservedStates()
 
     def configure(self, groups: Iterable[ThresholdGroup]) -> None:
         """Use the thresholds of a reloaded catalogue; what is remembered stays."""
         self._index = ThresholdIndex.build(groups)
-        self._observed = ObservedStates()
-
-    @property
-    def holding(self) -> list[Crossing]:
-        """States that were reported before, and held at the last poll."""
-        return self._observed.holding
-
-    @property
-    def calm(self) -> set[tuple[Component, str]]:
-        """States that are not reported, and did not hold at the last poll: component and code."""
-        return self._observed.calm
 
     @property
     def memory(self) -> dict[str, Any]:
@@ -110,100 +122,81 @@ class ThresholdEvaluator:
 
     def evaluate_readings(
         self, polled: Sequence[Readings], now: float, siblings: Sequence[Readings] = ()
-    ) -> list[Crossing]:
-        """What the values that these polls read show and was not reported before.
+    ) -> Observed:
+        """What the values that these polls read show.
 
         `now` is on the monotonic clock. `siblings`: the last readings of all components that one of
         them may be compared with.
         """
         index, memory = self._index, self._memory
-        observed = self._observed = ObservedStates()
         for readings in polled:
             component = memory.find_or_add(readings.identity)
             component.growth.record_readings(readings, index.windows, now)
             if component.watched_since is None:
                 component.watched_since = now
-        states = StateEvaluator(
-            components=memory.components,
-            siblings=siblings,
-            now=now,
-            observed=observed,
-            settle_s=self._settle_s,
-        )
-        crossings: list[Crossing] = []
+        comparer = ReadingComparer(components=memory.components, siblings=siblings, now=now)
+        poll = PollEvaluation(comparer, settle_s=self._settle_s)
         for readings in polled:
             component = memory.components[readings.identity]
             if component.codes is not index.codes:
-                others = component.keep_codes(index.codes)
-                crossings += (_end_without_limit(readings, code) for code in others)
+                poll.end_without_limit(component.keep_codes(index.codes), readings)
             for group, compared in index.by_kind[readings.component.kind]:
                 if compared.isdisjoint(readings.fresh):
                     continue
-                if group.is_state:
-                    crossings += states.evaluate_group(group, readings, component)
-                else:
-                    crossings += evaluate_changes(group, readings, component, observed)
+                evaluate = poll.evaluate_state if group.is_state else poll.evaluate_changes
+                evaluate(group, readings, component)
         memory.limit_size({readings.identity for readings in polled})
-        return crossings
+        return poll.observed
 
 
-def _end_without_limit(readings: Readings, code: str) -> Crossing:
-    """The end of what was reported by a threshold that the catalogue has no longer."""
-    fields = {
-        "code": code,
-        "by": "the configuration",
-        "reason": "it has no limit for this any more",
-    }
-    return make_crossing(readings, CLEARED, fields, f"{code} has no limit any more")
+@dataclass(frozen=True, slots=True)
+class PollEvaluation:
+    """The thresholds at one poll. `observed` is filled in."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateEvaluator:
-    """Compares the states of one poll, at `now` on the monotonic clock.
-
-    `siblings`: the last readings of all components that one may be compared with. `observed` is
-    filled in.
-    """
-
-    components: Mapping[str, ComponentMemory]
-    siblings: Sequence[Readings]
-    now: float
-    observed: ObservedStates
+    comparer: ReadingComparer
     settle_s: float
+    observed: Observed = field(default_factory=Observed)
 
-    def evaluate_group(
+    def end_without_limit(self, codes: Iterable[str], readings: Readings) -> None:
+        """Report the end of what was reported by thresholds that the catalogue has no longer."""
+        for code in codes:
+            fields = {
+                "code": code,
+                "by": "the configuration",
+                "reason": "it has no limit for this any more",
+            }
+            self._report(readings, CLEARED, fields, f"{code} has no limit any more")
+
+    def _report(
+        self, readings: Readings, code: str, fields: Mapping[str, Value], text: str
+    ) -> None:
+        self.observed.crossings.append(make_crossing(readings, code, fields, text))
+
+    # --- states
+
+    def evaluate_state(
         self, group: ThresholdGroup, readings: Readings, memory: ComponentMemory
-    ) -> list[Crossing]:
-        """The group's crossing, if it has to be reported now that it holds or that it is over."""
-        known = unknown = False
-        for threshold in group.thresholds:
-            if threshold.of not in readings.fresh:
-                unknown = True
-                continue
-            found = self._evaluate_threshold(threshold, readings, memory)
-            if found:
-                return self._report_holding(group, threshold, found, readings, memory)
-            if found is None:
-                unknown = True
-            else:
-                known = True
-        if (shown_by := memory.find_state(group.code)) is not None:
-            return self._report_over(group, shown_by, readings, memory, known=known)
-        memory.pending_since.pop(group.code, None)
-        if not unknown:
-            self.observed.calm.add((readings.component, group.code))
-            memory.well.add(group.code)
-        return []
+    ) -> None:
+        """Report the group's state if it begins or is over."""
+        outcome = self.comparer.compare_group(group, readings)
+        if outcome.crossed is not None:
+            self._report_holding(group, outcome.crossed, readings, memory)
+        elif (shown_by := memory.find_state(group.code)) is not None:
+            self._report_over(group, shown_by, readings, memory, known=outcome.is_known)
+        else:
+            memory.pending_since.pop(group.code, None)
+            if not outcome.is_unknown:
+                self.observed.calm.add((readings.component, group.code))
+                memory.well.add(group.code)
 
     def _report_holding(
         self,
         group: ThresholdGroup,
-        threshold: Threshold,
-        found: CrossingText,
+        crossed: Crossed,
         readings: Readings,
         memory: ComponentMemory,
-    ) -> list[Crossing]:
-        fields, text = found
+    ) -> None:
+        threshold, fields, text = crossed.threshold, crossed.fields, crossed.text
         is_settling = self._is_settling(group.code, readings, memory)
         if is_settling:
             fields[SETTLING] = True
@@ -211,21 +204,22 @@ class StateEvaluator:
             memory.pending_since.pop(group.code, None)
             if group.code in memory.settling and not is_settling:
                 memory.settling.discard(group.code)
-                return [make_crossing(readings, group.code, fields, text)]
+                self._report(readings, group.code, fields, text)
+                return
             # What grew in a window may have been resolved since, unless it still grows.
-            if not threshold.over_s or memory.growth.grew_at(threshold.of, self.now):
+            if not threshold.over_s or memory.growth.grew_at(threshold.of, self.comparer.now):
                 crossing = make_crossing(readings, group.code, fields, text)
                 self.observed.holding.append(crossing)
-            return []
+            return
         if not self._has_lasted(group, threshold.for_s, memory):
-            return []
+            return
         memory.former_states.pop(group.code, None)
         memory.open_states[group.code] = threshold.of
         if is_settling:
             memory.settling.add(group.code)
         if threshold.for_s:
             text += f" for {threshold.for_s:g} s"
-        return [make_crossing(readings, group.code, fields, text)]
+        self._report(readings, group.code, fields, text)
 
     def _report_over(
         self,
@@ -235,33 +229,33 @@ class StateEvaluator:
         memory: ComponentMemory,
         *,
         known: bool,
-    ) -> list[Crossing]:
+    ) -> None:
         """No threshold is crossed by what this poll read, but the state was reported before.
 
         `shown_by`: the reading that showed it. `known`: at least one threshold could be compared.
         """
         code = group.code
         if shown_by not in readings.fresh:
-            return []  # that reading was not read again
-        other = self._find_crossed(group, readings, memory)
+            return  # that reading was not read again
+        other = self.comparer.find_crossed_earlier(group, readings)
         if other is not None:
             memory.replace_state(code, other.of)
             memory.pending_since.pop(code, None)
-            return []
+            return
         if not known:
             memory.pending_since.pop(code, None)
-            return []
+            return
         # Growth in a window is over when the window has passed: near its limit, it would otherwise
         # begin and end again and again.
         times = (
             threshold.clears_after_s for threshold in group.thresholds if threshold.of == shown_by
         )
         if not self._has_lasted(group, max(times, default=0.0), memory):
-            return []
+            return
         memory.remove_state(code)
         value = readings.values.get(shown_by)
         fields = {"recovered": True, shown_by: to_field_value(value)}
-        return [make_crossing(readings, code, fields, f"{shown_by} is {format_value(value)} again")]
+        self._report(readings, code, fields, f"{shown_by} is {format_value(value)} again")
 
     def _is_settling(self, code: str, readings: Readings, memory: ComponentMemory) -> bool:
         """Whether it may still change: the component has not been watched for long, and was not
@@ -269,148 +263,54 @@ class StateEvaluator:
         """
         if code in memory.well or memory.watched_since is None:
             return False
-        was_here = self.components.get(readings.identity.removeprefix(MISSED), memory).well
+        was_here = self.comparer.components.get(readings.identity.removeprefix(MISSED), memory).well
         if readings.identity.startswith(MISSED) and was_here:
             return False
-        return self.now - memory.watched_since < self.settle_s
+        return self.comparer.now - memory.watched_since < self.settle_s
 
     def _has_lasted(self, group: ThresholdGroup, seconds: float, memory: ComponentMemory) -> bool:
         """Whether the group has been as it is now for so long."""
-        since = memory.pending_since.setdefault(group.code, self.now)
-        if self.now - since < seconds:
+        since = memory.pending_since.setdefault(group.code, self.comparer.now)
+        if self.comparer.now - since < seconds:
             return False
         del memory.pending_since[group.code]
         return True
 
-    def _find_crossed(
+    # --- occurrences
+
+    def evaluate_changes(
         self, group: ThresholdGroup, readings: Readings, memory: ComponentMemory
-    ) -> Threshold | None:
-        """Another threshold of the group that is crossed by a current reading of an earlier
-        poll.
-        """
-        others = (
-            threshold
-            for threshold in group.thresholds
-            if threshold.of not in readings.fresh and not threshold.over_s
-        )
-        return next(
-            (other for other in others if self._evaluate_threshold(other, readings, memory)), None
-        )
-
-    def _evaluate_threshold(
-        self, threshold: Threshold, readings: Readings, memory: ComponentMemory
-    ) -> Evaluation:
-        for name, wanted in threshold.only.items():
-            if name not in readings.values:
-                return None
-            if readings.values[name] not in wanted:
-                return ()
-        values = _get_values(threshold, readings, memory, self.now)
-        if values is None:
-            return None
-        if threshold.test in (Comparison.PEERS_ABOVE, Comparison.PEERS_BELOW):
-            return self._compare_siblings(threshold, readings, values[0])
-        limit = (
-            readings.values.get(threshold.limit)
-            if isinstance(threshold.limit, str)
-            else threshold.limit
-        )
-        if threshold.test is Comparison.DIFFERS:
-            return find_difference(threshold, values[0], limit)
-        times = readings.values.get(threshold.times) if threshold.times else 1.0
-        if not isinstance(limit, (int, float)) or not isinstance(times, (int, float)):
-            return None
-        limit *= times
-        hit = [
-            place for place, value in enumerate(values) if crosses_limit(threshold, value, limit)
-        ]
-        return describe_crossing(threshold, readings, values, hit, limit) if hit else ()
-
-    def _compare_siblings(
-        self, threshold: Threshold, readings: Readings, own: float | str
-    ) -> Evaluation:
-        """Compare a value with its siblings' median, in deviations."""
-        if isinstance(own, str) or not isinstance(threshold.limit, (int, float)):
-            return None
-        others = self._list_siblings(threshold, readings)
-        if len(others) < _MIN_SIBLINGS:
-            return None
-        median = statistics.median(others)
-        spread = statistics.median(abs(other - median) for other in others) * _SIGMA
-        off = own - median if threshold.test is Comparison.PEERS_ABOVE else median - own
-        if off <= max(threshold.limit * spread, threshold.min_distance):
-            return ()
-        text = f"{threshold.of} is {own:g}, its {len(others)} siblings have {median:g}"
-        return {
-            threshold.of: round(own, 6),
-            "median": round(median, 6),
-            "deviation": round(spread, 6),
-        }, text
-
-    def _list_siblings(self, threshold: Threshold, readings: Readings) -> list[float]:
-        """The same reading of other components of this model, under the same conditions."""
-        found = []
-        for other in self.siblings:
-            if other.identity == readings.identity:
+    ) -> None:
+        """Report what differs from what was reported of the component."""
+        for threshold in group.thresholds:
+            value = readings.values.get(threshold.of)
+            if value is None or threshold.of not in readings.fresh:
                 continue
-            if other.values.get("name") != readings.values.get("name"):
+            key = make_key(group.code, threshold.of)
+            before = memory.reported.get(key)
+            if group.state and value == before:
+                self._note_holding(group, threshold, readings)
+            changes = threshold.test is Comparison.CHANGES
+            is_same = before == (value if changes else list_numbers(value))
+            if is_same and key not in memory.restarted:
+                continue  # nearly always
+            if any(
+                readings.values.get(name) not in wanted for name, wanted in threshold.only.items()
+            ):
                 continue
-            if any(other.values.get(name) not in wanted for name, wanted in threshold.only.items()):
-                continue
-            memory = self.components.get(other.identity)
-            values = _get_values(threshold, other, memory, self.now)
-            if values is not None and not isinstance(values[0], str):
-                found.append(float(values[0]))
-        return found
+            compare = _compare_word if changes else _compare_counter
+            crossing = compare(group.code, threshold, readings, memory)
+            if crossing is not None:
+                self.observed.crossings.append(crossing)
 
-
-def _get_values(
-    threshold: Threshold, readings: Readings, memory: ComponentMemory | None, now: float
-) -> tuple[float | str, ...] | None:
-    """The value, or one for each part; with a window, how much it grew per unit of time. None if
-    it is unknown.
-    """
-    value = readings.values.get(threshold.of)
-    if value is None:
-        return None
-    if not threshold.over_s:
-        return value if isinstance(value, tuple) else (value,)
-    if memory is None or isinstance(value, str):
-        return None
-    return memory.growth.calculate_rates(threshold, now)
-
-
-def evaluate_changes(
-    group: ThresholdGroup, readings: Readings, memory: ComponentMemory, observed: ObservedStates
-) -> list[Crossing]:
-    """What this poll read that differs from what was reported of the component.
-
-    A state that is reported by a change, and was reported before, is added to `observed`.
-    """
-    crossings = []
-    for threshold in group.thresholds:
-        value = readings.values.get(threshold.of)
-        if value is None or threshold.of not in readings.fresh:
-            continue
-        key = make_key(group.code, threshold.of)
-        before = memory.reported.get(key)
-        if group.state and value == before:
-            fields = {
-                threshold.of: to_field_value(value),
-                **get_carried_fields(threshold, readings),
-            }
-            text = f"{threshold.of} is {format_value(value)}"
-            observed.holding.append(make_crossing(readings, group.code, fields, text))
-        changes = threshold.test is Comparison.CHANGES
-        if before == (value if changes else list_numbers(value)) and key not in memory.restarted:
-            continue  # unchanged: nearly always
-        if any(readings.values.get(name) not in wanted for name, wanted in threshold.only.items()):
-            continue
-        compare = _compare_word if changes else _compare_counter
-        crossing = compare(group.code, threshold, readings, memory)
-        if crossing is not None:
-            crossings.append(crossing)
-    return crossings
+    def _note_holding(
+        self, group: ThresholdGroup, threshold: Threshold, readings: Readings
+    ) -> None:
+        """A state that is reported by a change, and was reported before."""
+        value = readings.values[threshold.of]
+        fields = {threshold.of: to_field_value(value), **get_carried_fields(threshold, readings)}
+        text = f"{threshold.of} is {format_value(value)}"
+        self.observed.holding.append(make_crossing(readings, group.code, fields, text))
 
 
 def _compare_word(
@@ -472,3 +372,15 @@ def _compare_counter(
     since = "" if before is not None else ", at the first look"
     text = f"{threshold.of} rose by {rise:g} to {sum(current):g}{since}"
     return make_crossing(readings, code, fields, text)
+
+
+def make_crossing(
+    readings: Readings, code: str, fields: Mapping[str, Value], text: str
+) -> Crossing:
+    return Crossing(
+        component=readings.component,
+        identity=readings.identity,
+        code=code,
+        fields=fields,
+        text=text,
+    )

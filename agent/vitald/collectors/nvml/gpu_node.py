@@ -14,14 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from vitald.catalog import Catalog
-from vitald.collectors.crossing import Crossing
 from vitald.collectors.device_registry import MISSED
 from vitald.collectors.event_factory import EventFactory, derive_readings
 from vitald.collectors.nvml.current import CurrentReadings
 from vitald.collectors.nvml.gpu_history import GpuHistory
 from vitald.collectors.nvml.known_gpus import GpuRegistry, KnownGpu
 from vitald.collectors.small_files import presentable
-from vitald.collectors.thresholds import ThresholdEvaluator
+from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.model import (
     NODE,
     Component,
@@ -318,13 +317,10 @@ class GpuNode:
             node["vbios_versions"] = float(max(map(len, versions.values())))
         readings.append(derive_readings(NODE, node, simulated=self.simulated))
         known = tuple(self.current.by_gpu.values())
-        crossings = self._evaluator.evaluate_readings(readings, time.monotonic(), known)
-        events = [self._report_crossing(crossing) for crossing in crossings]
-        self.holding = tuple(
-            self._report_crossing(crossing) for crossing in self._evaluator.holding
-        )
-        self.calm = frozenset(self._evaluator.calm)
-        return events
+        observed = self._evaluator.evaluate_readings(readings, time.monotonic(), known)
+        self.holding = tuple(map(self._report_crossing, observed.holding))
+        self.calm = frozenset(observed.calm)
+        return [*map(self._report_crossing, observed.crossings)]
 
     def take_holding(self, on_pci: set[str]) -> tuple[Event, ...]:
         """The states that still hold after the last evaluation, once, and the calls that still
