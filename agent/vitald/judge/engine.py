@@ -47,7 +47,8 @@ not trusted passes the starred ones only: it shows that time has passed.
 
     expiry*         what was due before the event: quiet periods, drills, acceptances, waits
     evidence        what it proves beyond its own fault closes findings
-    relevance       its open finding; hearsay about what was observed, and history, end here
+    relevance       its open finding; context that belongs to no correlation rule, hearsay about
+                    what was observed, and history end here
     shared cause    an event of the last device of its kind becomes one of the node
     order           a state that was read after a newer one is counted, and ends here
     limit           past the maximum of open findings, one of the node stands for all others

@@ -20,13 +20,13 @@ _APPROXIMATE_S = 60.0  # largest error of the time of a record that was found at
 
 def find_own_finding(evaluation: Evaluation) -> None:
     """Find the open finding, and end the evaluation of an event that changes none."""
-    catalog, event, rule = evaluation.state.catalog, evaluation.event, evaluation.rule
-    is_mute = rule.context and rule.action is Action.NONE and not rule.clears_codes
-    if is_mute and not catalog.correlation.find_roles(event.code):
+    state, event, rule = evaluation.state, evaluation.event, evaluation.rule
+    is_context = rule.context and rule.action is Action.NONE and not rule.clears_codes
+    if is_context and not state.catalog.correlation.find_roles(event.code):
         evaluation.is_over = True
         return
     evaluation.set_event(event)
-    evaluation.is_over = is_ignored(evaluation.state, event, evaluation.ruling, evaluation.current)
+    evaluation.is_over = is_ignored(state, event, evaluation.ruling, evaluation.current)
 
 
 def is_ignored(state: JudgeState, event: Event, ruling: Ruling, current: Finding | None) -> bool:
