@@ -163,7 +163,8 @@ class Rule:
     advice: str = ""
     mnemonic: str = ""
     cases: tuple[Case, ...] = ()
-    # Codes with the same name here are one fault, for escalation and the device's history
+    # Codes with the same name here are one fault, for escalation and the device's history; an entry
+    # that names none has its code here
     fault: str = ""
     state: bool = False  # each event replaces the former action, and `none` closes the finding
     # The driver's recommendation for its device: it replaces what entries of other codes require

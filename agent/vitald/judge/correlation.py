@@ -115,10 +115,9 @@ def is_suppressed(
     member = incident.find_member(event.component, event.code)
     if member is None:
         return False
-    causes = state.incidents.find_causes(incident, member)
     return any(
         _covers_requirement(state, cause, rule, member, incident, requirement)
-        for cause, rule in causes
+        for cause, rule in state.incidents.find_causes(incident, member)
     )
 
 
@@ -181,11 +180,10 @@ def regroup_findings(evaluation: Evaluation) -> None:
 def _is_explained_by(
     state: JudgeState, cause: Member, member: Member, incident: Incident, requirement: Requirement
 ) -> bool:
-    causes = state.incidents.find_causes(incident, member)
     return any(
         candidate is cause
         and _covers_requirement(state, candidate, rule, member, incident, requirement)
-        for candidate, rule in causes
+        for candidate, rule in state.incidents.find_causes(incident, member)
     )
 
 

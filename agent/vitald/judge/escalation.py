@@ -54,7 +54,7 @@ def _escalate_finding(
     requirement = state.history.find_escalation(
         state.devices.identify(finding.component),
         finding.component,
-        rule.fault or rule.code,
+        rule.fault,
         fields,
         time,
         steps,
@@ -95,7 +95,7 @@ def note_fault(evaluation: Evaluation) -> None:
         # The same fault, which a person cleared while it persisted: no second mark
         return
     history = state.history
-    device, fault = state.devices.identify(finding.component), rule.fault or rule.code
+    device, fault = state.devices.identify(finding.component), rule.fault
     steps = state.catalog.find_policy(rule, finding.fields).steps
     window_s = max((step.within_s for step in steps), default=0.0)
     incident_name = f"incident {finding.incident}"
@@ -129,7 +129,7 @@ def _note_process(state: JudgeState, finding: Finding, rule: Rule, event: Event)
         return False
     places = list_location_fields(state.catalog, rule.code)
     who = format_process(event.fields, event.boot_id, places)
-    device, fault = state.devices.identify(finding.component), rule.fault or rule.code
+    device, fault = state.devices.identify(finding.component), rule.fault
     return bool(who) and state.history.add_mark(device, event.time, MarkKind.PROCESS, fault, who)
 
 
@@ -139,12 +139,8 @@ def note_dead_work(state: JudgeState, incident: Incident, event: Event) -> None:
     if rule.fault_class not in _OF_THE_DEVICE or event.is_simulated:
         return
     if event.fields.get("pid") is not None:
-        device, fault = (
-            state.devices.identify(incident.root.component),
-            rule.fault or rule.code,
-        )
-        detail = f"incident {incident.id}"
-        state.history.add_mark(device, event.time, MarkKind.JOB_DIED, fault, detail)
+        device, detail = state.devices.identify(incident.root.component), f"incident {incident.id}"
+        state.history.add_mark(device, event.time, MarkKind.JOB_DIED, rule.fault, detail)
 
 
 def note_remedy(state: JudgeState, finding: Finding, evidence: Evidence, time: float) -> None:
@@ -161,7 +157,7 @@ def note_remedy(state: JudgeState, finding: Finding, evidence: Evidence, time: f
     rule = state.catalog.find_rule(finding.code)
     # A reset may close a finding that required a reboot: only what was done can have failed.
     done = Action.RESET_DEVICE if evidence is Evidence.DEVICE_RESET else finding.action
-    device, fault = state.devices.identify(finding.component), rule.fault or rule.code
+    device, fault = state.devices.identify(finding.component), rule.fault
     state.history.add_mark(device, time, MarkKind.REMEDY, fault, done.value)
 
 
