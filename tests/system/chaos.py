@@ -18,7 +18,7 @@ catches up. Then, by its ledger:
                  ring still held
     miscounted   a gap whose count is not its span, or two gaps over the same record
     misfolded    findings or incidents that have counted more or fewer events than the ledger has
-                 (what is told as a consequence of something else is not counted in a finding of its
+                 (what is suppressed as a consequence of something else is not counted in a finding of its
                  own)
 """
 

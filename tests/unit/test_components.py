@@ -121,7 +121,7 @@ def test_one_source_of_two_is_silent(told: Told) -> None:
     """What one sees does not make up for what the other does not."""
     told.source("pci", read(GPU, width=16.0))
     told.source("nvml", read(GPU, 61.0, temperature_celsius=40.0))
-    assert told.state(GPU) == ("unknown", ["nvml: no look within the deadline"])
+    assert told.state(GPU) == ("unknown", ["nvml: not polled within the deadline"])
     assert [one.component for one in told.board.list_readings("pci")] == [GPU]
     assert told.board.list_readings("nvml") == []
 

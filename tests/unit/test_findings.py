@@ -233,7 +233,7 @@ def test_what_the_new_rules_do_not_ask_for_is_closed() -> None:
     change = only(findings.reload_catalog(catalogue(), 9.0))
     assert (change.finding.state, change.cause) == (
         FindingState.CLEARED,
-        "the catalogue no longer asks for anything",
+        "the catalogue requires nothing for it any more",
     )
 
 

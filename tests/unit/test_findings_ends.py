@@ -70,7 +70,7 @@ def test_quiet_ends_at_the_very_moment() -> None:
     assert (change.time, change.finding.cleared_at, change.cause) == (
         3700.0,
         3700.0,
-        "quiet for as long as its rule asks",
+        "quiet for as long as its rule requires",
     )
     assert findings.next_due == float("inf")
 
@@ -157,7 +157,7 @@ def test_a_drill_ends_when_it_said_and_touches_no_real_finding() -> None:
 def test_a_drill_may_be_quiet_before_it_is_over() -> None:
     findings = empty()
     findings.apply_event(event("xid/31", simulated_until=7200.0))
-    assert only(findings.expire_findings(7200.0)).cause == "quiet for as long as its rule asks"
+    assert only(findings.expire_findings(7200.0)).cause == "quiet for as long as its rule requires"
 
 
 def test_a_drill_does_not_raise_a_real_finding() -> None:
@@ -255,6 +255,13 @@ def test_a_rule_that_asks_for_nothing_makes_no_history() -> None:
     assert [change.finding.state for change in changes] == [FindingState.CLEARED]
     findings.reload_catalog(catalogue(), 60.0)
     assert only(findings.apply_event(event("xid/31", time=40.0))).opened
+
+
+def test_ending_an_acceptance_that_there_is_not_changes_nothing() -> None:
+    findings = empty()
+    findings.apply_event(event())
+    fields = {"code": "xid/79", "by": "alice", "reason": "no", "until": 1.0}
+    assert findings.apply_event(event(ACCEPTED, time=1.0, trust=Trust.DAEMON, fields=fields)) == []
 
 
 @pytest.mark.parametrize("noticed_by", ["time", "event"])

@@ -251,7 +251,7 @@ def test_only_evidence_lowers(stream: list[Event]) -> None:
                     found.action.rank >= old.action.rank for found in now.values()
                 )
                 quiet = change.time <= one.time and change.cause in (
-                    "quiet for as long as its rule asks",
+                    "quiet for as long as its rule requires",
                     "the drill is over",
                 )
                 assert told or quiet or one.code == BOOT or old.code == "xid/154"

@@ -570,7 +570,7 @@ def test_a_look_that_hangs_delays_nobody_and_is_told(tree: NeuronTree) -> None:
         assert told(node.look()) == {("neuron/sram_ecc", f"neuron/{TRN2[10]}")}
         batch = node.until(lambda batch: any(event.code == "neuron/hung" for event in batch.events))
         assert [event.component.id for event in batch.events] == [TRN2[9]]
-        assert (batch.state, f"neuron/{TRN2[9]}: a look has not come back" in batch.detail) == (
+        assert (batch.state, f"neuron/{TRN2[9]}: a read has not returned" in batch.detail) == (
             SourceState.FAILED,
             True,
         )

@@ -257,7 +257,7 @@ def test_a_restart_while_it_hangs_does_not_say_that_it_answers() -> None:
         assert over(node.events) == set(), "nobody has looked"
         things.error = None
         node.look()
-        node.until(lambda batch: "neuron/a: a look has not come back" in batch.detail)
+        node.until(lambda batch: "neuron/a: a read has not returned" in batch.detail)
         assert node.events == [], "it was said before the restart"
         part.gate.set()
         node.until(lambda batch: ("hung", "a") in over(batch.events))

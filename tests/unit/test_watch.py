@@ -143,7 +143,7 @@ def test_errors_from_before_the_first_look_are_told_with_that() -> None:
     (sign,) = look(
         ThresholdEvaluator([watched({"of": "errors", "rises": 1})]), 0, reading(errors=2.0)
     )
-    assert "at the first look" in sign.text
+    assert "at the first poll" in sign.text
 
 
 @given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 3))

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _SOON_S = 0.2  # a read that takes longer does not delay the others
 FIND = ""  # the key of the read that finds the devices; a device's is its component's name
-NOT_BACK = "a look has not come back"
+NOT_BACK = "a read has not returned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class DevicePoller:
 
     def describe_failures(self) -> list[str]:
         """Why devices could not be listed or read, for operators."""
-        hung = [f"the look for devices: {NOT_BACK}"] if FIND in self.hung else []
+        hung = [f"the listing of devices: {NOT_BACK}"] if FIND in self.hung else []
         return hung + [
             f"{key or 'devices'}: {reason}" for key, reason in sorted(self.failures.items())
         ]

@@ -48,7 +48,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("polling")
 _OFTEN_S = 1.0  # how often reads that are still under way after their round are checked
 _MAX_REASONS = 3  # of a failed source, in its detail
 IDENTITY = "device/identity"
-_FINDING = "the look for devices"
+_FINDING = "the listing of devices"
 
 
 class PollingSource:
@@ -362,7 +362,7 @@ class PollingSource:
         components = [device.component for device in found.devices]
         unread = sorted(each.name for each in components if each not in self._readings)
         if unread:
-            return SourceState.STARTING, f"not looked at yet: {', '.join(unread[:3])}"
+            return SourceState.STARTING, f"not polled yet: {', '.join(unread[:3])}"
         if found.absent:
             return SourceState.ABSENT, found.absent
         return SourceState.OK, ""
@@ -407,9 +407,9 @@ class PollingEvents:
     def report_hung(self, key: str, seconds: float) -> Event:
         """A read that has not come back for so long."""
         component = get_component(key)
-        name = f"a look at {self._registry.find_display_name(component)}" if key else _FINDING
+        name = f"a read of {self._registry.find_display_name(component)}" if key else _FINDING
         fields: dict[str, Value] = {"seconds": round(seconds, 1)}
-        text = f"{name} has not come back for {seconds:.0f} s"
+        text = f"{name} has not returned for {seconds:.0f} s"
         return self.make_event(f"{self._source}/hung", component, fields, text)
 
     def report_hung_over(self, key: str, *, gone: bool) -> Event:

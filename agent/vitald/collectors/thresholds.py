@@ -369,7 +369,7 @@ def _compare_counter(
     }
     if isinstance(value, tuple):
         fields[f"{PARTS.get(readings.component.kind, 'port')}s"] = list(risen)
-    since = "" if before is not None else ", at the first look"
+    since = "" if before is not None else ", at the first poll"
     text = f"{threshold.of} rose by {rise:g} to {sum(current):g}{since}"
     return make_crossing(readings, code, fields, text)
 

@@ -369,7 +369,7 @@ def _merge_readings(first: Readings, other: Readings) -> Readings:
 def _explain_silence(source: SourceHealth) -> str:
     """Why there are no current readings of a component that a source should read."""
     if source.state in (SourceState.OK, SourceState.ABSENT):
-        return "no look within the deadline"
+        return "not polled within the deadline"
     return f"{source.state.value}: {source.detail}" if source.detail else source.state.value
 
 

@@ -151,7 +151,7 @@ class DeviceAccess:
         try:
             left = await self._worker_thread.call(partial(find_leftovers, self._procfs))
         except (ThreadStuck, OSError) as error:
-            return f"a look at the processes: {error}"
+            return f"reading the processes: {error}"
         left = (*self._leftovers, *left)
         return f"the end of an earlier diagnostic: {', '.join(left[:3])}" if left else ""
 

@@ -33,6 +33,8 @@ def accept_finding(evaluation: Evaluation, finding: Finding) -> None:
     until = event.fields.get("until")
     if not isinstance(until, (int, float)):
         return
+    if until <= event.time and finding.accepted is None:
+        return
     if until <= event.time:
         why = f"ended by {event.fields.get('by')}"
         evaluation.changes.append(end_acceptance(state, finding, event.time, why, event.identity))
@@ -48,11 +50,11 @@ def accept_finding(evaluation: Evaluation, finding: Finding) -> None:
 def end_acceptance(
     state: JudgeState, finding: Finding, time: float, why: str, event: str | None
 ) -> Transition:
-    """End the acceptance of a finding: it counts again."""
-    by = finding.accepted.by if finding.accepted is not None else "nobody"
+    """End the acceptance of an accepted finding: it counts again."""
+    assert finding.accepted is not None
     counts = replace(finding, accepted=None)
     state.findings.put_finding(counts)
-    cause = f"no longer accepted by {by}: {why}"
+    cause = f"no longer accepted by {finding.accepted.by}: {why}"
     return Transition(time=time, finding=counts, cause=cause, event=event)
 
 
@@ -72,7 +74,7 @@ def end_acceptances(
     found = (state.findings.get_finding(key) for key in touched)
     worse = [item for item in found if item is not None and life.is_worse_than_accepted(item)]
     return [
-        end_acceptance(state, finding, time, "it asks for more now", event)
+        end_acceptance(state, finding, time, "it requires more now", event)
         for finding in sorted(worse, key=lambda item: item.id)
     ]
 
@@ -106,7 +108,7 @@ def restore_acceptance(evaluation: Evaluation) -> None:
         return
     again = replace(finding, accepted=accepted)
     if life.is_worse_than_accepted(again):
-        evaluation.remark = f"; no longer accepted by {accepted.by}: it asks for more now"
+        evaluation.remark = f"; no longer accepted by {accepted.by}: it requires more now"
         return
     evaluation.finding = again
     evaluation.remark = f"; still accepted by {accepted.by}: {accepted.reason}"

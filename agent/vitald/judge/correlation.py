@@ -144,7 +144,7 @@ def _imply_requirement(
         ):
             continue
         if finding.implied is None or requirement.is_stronger_than(finding.implied):
-            because = f"{code} is told under it and asks for it"
+            because = f"its consequence {code} requires it"
             raised = replace(
                 finding, implied=Requirement(requirement.action, requirement.when, because)
             )

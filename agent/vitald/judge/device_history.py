@@ -246,7 +246,7 @@ class DeviceHistory:
         tried = " and ".join(
             f"{Action(mark.detail).phrase}, done {_format_day(mark.time)}" for mark in done[-3:]
         )
-        return f"it came back although what it asked for was done ({tried})"
+        return f"it came back after its remedy ({tried})"
 
     def _check_processes(
         self,
@@ -271,7 +271,7 @@ class DeviceHistory:
         ):
             return ""  # the application fails on other devices as well: not a fault of this one
         return (
-            f"{seen} different processes met it on this {kind} within {format_span(step.within_s)},"
+            f"{seen} different processes had it on this {kind} within {format_span(step.within_s)},"
             " and hardly any elsewhere"
         )
 

@@ -64,6 +64,6 @@ def _find_difference(finding: Finding, event: Event, ruling: Ruling) -> Requirem
         return None
     if (requirement.action, requirement.when) == (action, ruling.when):
         return None
-    origin = f"the driver's own word ({event.code}: {ruling.title})"
+    origin = f"recommended by the driver ({event.code}: {ruling.title})"
     because = f"{origin}; the catalogue says {requirement.action.value} ({requirement.when.value})"
     return Requirement(action, ruling.when, because)

@@ -304,7 +304,9 @@ class Judge:
         ruling = rule.apply_to(finding.fields)
         if ruling.action is Action.NONE:
             return [
-                findings.close_finding(finding, now, "the catalogue no longer asks for anything")
+                findings.close_finding(
+                    finding, now, "the catalogue requires nothing for it any more"
+                )
             ]
         if life.is_below_limits(finding, rule):
             return [findings.close_finding(finding, now, "the catalogue's limit is higher now")]

@@ -26,7 +26,7 @@ from vitald.model import (
 )
 from vitald.model.event import CLOCK_STEPPED, SOURCE_FAILED
 
-_QUIET = "quiet for as long as its rule asks"
+_QUIET = "quiet for as long as its rule requires"
 
 
 @cache

@@ -37,7 +37,7 @@ from vitald.model.event import DOUBTED
 NEVER = float("inf")
 BY_PERSON = "cleared by"  # start of the cause if a person cleared the finding
 # Start of the cause if the fault persists, and is suppressed under its root cause
-SUPPRESSED = "told as a consequence of"
+SUPPRESSED = "suppressed as a consequence of"
 MOVED = "the board"  # start of the reason if a board came from another slot with a finding open
 _WITNESS_S = 30.0  # longest time between two reports of the same occurrence
 _OF_HEARSAY = (VOUCHED, "facility", DOUBTED)

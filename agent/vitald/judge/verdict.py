@@ -166,5 +166,5 @@ def _format_reason(head: Finding, own: Sequence[Finding], describe: DescribeComp
 def _format_silence(source: SourceHealth) -> str:
     reason = source.detail
     if not reason and source.state is SourceState.OK:
-        reason = "no look within its deadline"
+        reason = "not polled within its deadline"
     return f"source {source.name} is not being read: {reason or source.state.value}"
