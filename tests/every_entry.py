@@ -22,7 +22,7 @@ from tests.unit.builders import act, booted, event
 from vitald.catalog import PROFILES, Catalog, Evidence, FaultClass, Rule, load_catalog
 from vitald.catalog.correlation import Reach
 from vitald.judge.engine import Judge
-from vitald.judge.findings import is_carried
+from vitald.judge.lifecycle import is_carried
 from vitald.judge.repairs import find_due_repairs
 from vitald.model import NODE, Action, Component, ComponentKind, Event, Fields, Finding, Trust, When
 from vitald.model.event import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.builders import act, booted, empty, event, finding, only
-from vitald.judge import findings as life
+from vitald.judge import lifecycle
 from vitald.model import NODE, Trust
 from vitald.model.event import ACCEPTED, CLEARED
 
@@ -13,7 +13,7 @@ from vitald.model.event import ACCEPTED, CLEARED
 @pytest.mark.parametrize(("apart", "counts"), [(29.0, False), (31.0, True)])
 def test_two_witnesses_of_one_thing_tell_of_it_within_30_s(apart: float, counts: bool) -> None:
     told = event("xid/79", time=apart, fields={"witness": "nvml"})
-    assert life.is_counted(told, finding()) is counts
+    assert lifecycle.is_counted(told, finding()) is counts
 
 
 @pytest.mark.parametrize(("before", "history"), [(59.0, False), (61.0, True)])

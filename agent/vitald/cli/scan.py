@@ -169,7 +169,7 @@ class _LogScan:
                 self._stamps[key] = self._stamps.get(key, (here, here))[0], here
 
     def _note_end(self, change: Transition) -> None:
-        from vitald.judge.findings import SUPPRESSED
+        from vitald.judge.lifecycle import SUPPRESSED
 
         found, key = change.finding, change.finding.key
         stamps = self._stamps.pop(key, None)

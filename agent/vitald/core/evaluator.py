@@ -18,7 +18,7 @@ from typing import TypeAlias
 import structlog
 
 from vitald.judge.engine import Judge
-from vitald.judge.findings import BY_PERSON, SUPPRESSED
+from vitald.judge.lifecycle import BY_PERSON, SUPPRESSED
 from vitald.judge.open_findings import MAX_RESOLVED
 from vitald.ledger.schema import AuditRecord
 from vitald.ledger.store import LedgerEntry

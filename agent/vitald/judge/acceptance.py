@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitald.judge import findings as life
+from vitald.judge import lifecycle
 from vitald.judge.state import Evaluation, JudgeState
 from vitald.model import (
     Acceptance,
@@ -72,7 +72,7 @@ def end_acceptances(
     """End the acceptance of changed findings that now require more."""
     touched = {change.finding.key for change in changes if change.finding.accepted is not None}
     found = (state.findings.get_finding(key) for key in touched)
-    worse = [item for item in found if item is not None and life.is_worse_than_accepted(item)]
+    worse = [item for item in found if item is not None and lifecycle.is_worse_than_accepted(item)]
     return [
         end_acceptance(state, finding, time, "it requires more now", event)
         for finding in sorted(worse, key=lambda item: item.id)
@@ -89,7 +89,7 @@ def keep_over_boot(state: JudgeState, finding: Finding, time: float) -> None:
     forget_acceptance(state, finding.component, finding.code)
     device, noted = (
         state.devices.identify(finding.component),
-        life.format_acceptance(accepted, time),
+        lifecycle.format_acceptance(accepted, time),
     )
     state.history.add_mark(device, time, MarkKind.ACCEPTED, finding.code, noted)
 
@@ -103,11 +103,11 @@ def restore_acceptance(evaluation: Evaluation) -> None:
     again_s = _STATE_AGAIN_S if evaluation.rule.state else _LINE_AGAIN_S
     if mark is None or now - mark.time > again_s:
         return
-    accepted = life.parse_acceptance(mark.detail, mark.time)
+    accepted = lifecycle.parse_acceptance(mark.detail, mark.time)
     if accepted.until <= now:
         return
     again = replace(finding, accepted=accepted)
-    if life.is_worse_than_accepted(again):
+    if lifecycle.is_worse_than_accepted(again):
         evaluation.remark = f"; no longer accepted by {accepted.by}: it requires more now"
         return
     evaluation.finding = again

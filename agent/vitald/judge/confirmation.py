@@ -9,7 +9,7 @@ cannot.
 from __future__ import annotations
 
 from vitald.catalog import FaultClass, Ruling
-from vitald.judge import findings as life
+from vitald.judge import lifecycle
 from vitald.judge.state import Evaluation, JudgeState
 from vitald.model import (
     NODE,
@@ -85,7 +85,7 @@ def _confirm_by_member(
     if not _is_witness(state, member, asked, finding, incident):
         return finding
     same_fault = _is_same_fault(state, member, finding)
-    return life.confirm_finding(finding, by, asked.action, same_fault=same_fault)
+    return lifecycle.confirm_finding(finding, by, asked.action, same_fault=same_fault)
 
 
 def _is_same_fault(state: JudgeState, member: Member, finding: Finding) -> bool:

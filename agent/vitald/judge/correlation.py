@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitald.catalog.correlation import CorrelationRule, Reach
-from vitald.judge import findings as life
+from vitald.judge import lifecycle
 from vitald.judge.escalation import note_dead_work
 from vitald.judge.state import Evaluation, JudgeState
 from vitald.model import (
@@ -38,7 +38,7 @@ def join_incident(evaluation: Evaluation) -> None:
     if incident is None:
         return
     known = current or incident.find_member(event.component, event.code)
-    counts = life.is_counted(event, known)
+    counts = lifecycle.is_counted(event, known)
     evaluation.incident = add_member(state, incident, member, counts=counts)
 
 
@@ -167,13 +167,13 @@ def regroup_findings(evaluation: Evaluation) -> None:
         if own is None or own is member:
             continue
         if _is_explained_by(state, member, own, incident, finding.requirement):
-            cause = f"{life.SUPPRESSED} {incident.root.code} on {incident.root.component.name}"
+            cause = f"{lifecycle.SUPPRESSED} {incident.root.code} on {incident.root.component.name}"
             _imply_requirement(evaluation, incident, finding.code, own, finding.requirement)
             evaluation.close_finding(finding, cause)
             continue
         changed = _apply_cooccurrence(state, finding)
         if changed is not finding:
-            changed = life.limit_confirmation(finding, changed, event)
+            changed = lifecycle.limit_confirmation(finding, changed, event)
             evaluation.replace_finding(finding, changed)
 
 

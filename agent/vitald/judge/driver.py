@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitald.catalog import Ruling
-from vitald.judge import findings as life
+from vitald.judge import lifecycle
 from vitald.judge.state import Evaluation, JudgeState
 from vitald.model import Action, Event, Finding, Requirement
 
@@ -47,10 +47,10 @@ def _replace_requirement(evaluation: Evaluation, finding: Finding) -> None:
     recommended = _find_difference(finding, event, ruling)
     if recommended == finding.driver:
         return
-    changed = life.limit_confirmation(finding, replace(finding, driver=recommended), event)
+    changed = lifecycle.limit_confirmation(finding, replace(finding, driver=recommended), event)
     if event.vouched_by and finding.confirmed_by:
         by = f"{event.source} ({event.code})"
-        changed = life.confirm_finding(changed, by, ruling.action, same_fault=False)
+        changed = lifecycle.confirm_finding(changed, by, ruling.action, same_fault=False)
     evaluation.replace_finding(finding, changed)
 
 

@@ -108,11 +108,11 @@ from vitald.judge import (
     escalation,
     evidence,
     expiry,
+    lifecycle,
     observation,
     own_finding,
     shared_cause,
 )
-from vitald.judge import findings as life
 from vitald.judge.devices import SlotRegistry
 from vitald.judge.state import Evaluation, JudgeState
 from vitald.model import (
@@ -205,7 +205,7 @@ class Judge:
 
     def find_clears(self, finding: Finding) -> Clears:
         """The evidence that closes this finding."""
-        return life.find_clears(finding, self._state.catalog)
+        return lifecycle.find_clears(finding, self._state.catalog)
 
     def identify(self, component: Component) -> str:
         """UUID or serial number of the device, which survive a move to another slot; else the
@@ -273,10 +273,10 @@ class Judge:
             if current is None:
                 self._state.findings.put_finding(replace(finding, incident=0))
                 continue
-            joined = life.join_findings(finding, current)
+            joined = lifecycle.join_findings(finding, current)
             self._state.findings.put_finding(joined)
             cause = f"goes on as finding {joined.id}: it was seen while this could not be read"
-            changes.append(life.close_finding(finding, current.last, cause))
+            changes.append(lifecycle.close_finding(finding, current.last, cause))
             cause = f"takes up finding {finding.id}"
             changes.append(Transition(time=current.last, finding=joined, cause=cause))
         self._state.history.adopt_marks(remembered.marks)
@@ -299,7 +299,7 @@ class Judge:
     def _reevaluate_finding(self, finding: Finding, now: float) -> list[Transition]:
         catalog, findings = self._state.catalog, self._state.findings
         rule = catalog.find_rule(finding.code)
-        if life.is_carried(finding) and catalog.may_replace(rule):
+        if lifecycle.is_carried(finding) and catalog.may_replace(rule):
             return []
         ruling = rule.apply_to(finding.fields)
         if ruling.action is Action.NONE:
@@ -308,7 +308,7 @@ class Judge:
                     finding, now, "the catalogue requires nothing for it any more"
                 )
             ]
-        if life.is_below_limits(finding, rule):
+        if lifecycle.is_below_limits(finding, rule):
             return [findings.close_finding(finding, now, "the catalogue's limit is higher now")]
         if finding.code == TOO_MANY:
             return []

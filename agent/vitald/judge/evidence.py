@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from vitald.catalog import Evidence
-from vitald.judge import findings as life
+from vitald.judge import lifecycle
 from vitald.judge.acceptance import accept_finding, keep_over_boot
 from vitald.judge.correlation import add_member
 from vitald.judge.escalation import note_dead_job, note_failed_diagnostic, note_remedy
@@ -73,7 +73,7 @@ def _close_cleared(evaluation: Evaluation, evidence: Evidence) -> None:
             continue
         if not _concerns(evaluation, evidence, finding):
             continue
-        clears = life.find_clears(finding, state.catalog)
+        clears = lifecycle.find_clears(finding, state.catalog)
         if not clears.is_cleared_by(evidence, level if isinstance(level, int) else 0):
             continue
         cause = _describe_evidence(evaluation, evidence)
@@ -154,10 +154,10 @@ def _note_identity(evaluation: Evaluation) -> None:
         # It was moved here; what replaced it there is not known yet.
         _remove_device(evaluation, former)
         devices.put_device(Device(component=former.component, placed_at=event.time))
-    met = replace(known, uuid=uuid or known.uuid, serial=serial or known.serial)
-    if met != devices.get_device(event.component):
-        devices.put_device(met)
-    _carry_findings(evaluation, met.identity)
+    identified = replace(known, uuid=uuid or known.uuid, serial=serial or known.serial)
+    if identified != devices.get_device(event.component):
+        devices.put_device(identified)
+    _carry_findings(evaluation, identified.identity)
 
 
 def _remove_device(evaluation: Evaluation, device: Device) -> None:
@@ -191,8 +191,8 @@ def _carry_findings(evaluation: Evaluation, identity: str) -> None:
         member = state.incidents.make_member(replace(event, code=mark.fault))
         begun = state.incidents.begin_incident(member, simulated=False)
         incident = add_member(state, begun, member)
-        opened = life.open_finding(state.findings.take_id(), key, event, carried, incident.id)
-        cause = f"{life.MOVED} {identity} was moved here from {mark.detail} with this open"
+        opened = lifecycle.open_finding(state.findings.take_id(), key, event, carried, incident.id)
+        cause = f"{lifecycle.MOVED} {identity} was moved here from {mark.detail} with this open"
         # As an escalation as well: the entry may require less, and the requirement of the history
         # must outlast a new catalogue.
         requirement = Requirement(Action.REPLACE_NODE, carried.when, cause)
@@ -228,7 +228,7 @@ def _note_replacement(evaluation: Evaluation) -> None:
 def _clear_by_person(evaluation: Evaluation) -> None:
     finding, fields = _find_named(evaluation), evaluation.event.fields
     if finding is not None:
-        cause = f"{life.BY_PERSON} {fields.get('by')}: {fields.get('reason')}"
+        cause = f"{lifecycle.BY_PERSON} {fields.get('by')}: {fields.get('reason')}"
         evaluation.close_finding(finding, cause, resolved=True)
 
 
@@ -268,7 +268,7 @@ def _step_clock(evaluation: Evaluation) -> None:
     if not isinstance(seconds, (int, float)):
         return
     for finding in state.findings:
-        evaluation.put_finding(life.shift_finding(finding, seconds), "")
+        evaluation.put_finding(lifecycle.shift_finding(finding, seconds), "")
     state.findings.shift_resolved(seconds)
     state.devices.shift_times(seconds)
     state.incidents.shift_times(seconds)

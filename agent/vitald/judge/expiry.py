@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 
 from vitald.catalog.escalation import EscalationStep
-from vitald.judge import findings as life
+from vitald.judge import lifecycle
 from vitald.judge.acceptance import end_acceptance, end_acceptances
 from vitald.judge.device_history import format_span
 from vitald.judge.state import Evaluation, JudgeState
@@ -79,14 +79,14 @@ def note_due(evaluation: Evaluation) -> None:
 
 def find_next_due(state: JudgeState) -> float:
     """When time alone will next change any finding; seconds since the epoch."""
-    return min((_find_due(state, finding) for finding in state.findings), default=life.NEVER)
+    return min((_find_due(state, finding) for finding in state.findings), default=lifecycle.NEVER)
 
 
 def _find_due(state: JudgeState, finding: Finding) -> float:
     """When time alone will next change it; seconds since the epoch."""
     if not finding.is_open:
-        return life.NEVER
-    accepted_until = finding.accepted.until if finding.accepted is not None else life.NEVER
+        return lifecycle.NEVER
+    accepted_until = finding.accepted.until if finding.accepted is not None else lifecycle.NEVER
     return min(_find_end(state, finding), accepted_until, _find_step(state, finding)[0])
 
 
@@ -116,19 +116,17 @@ def _expire_finding(state: JudgeState, finding: Finding, now: float) -> list[Tra
 def _find_step(state: JudgeState, finding: Finding) -> tuple[float, EscalationStep | None]:
     """The time and the step of the escalation of a finding that waits for maintenance."""
     if finding.when is not When.MAINTENANCE or finding.is_simulated:
-        return life.NEVER, None
+        return lifecycle.NEVER, None
     catalog = state.catalog
     steps = catalog.find_policy(catalog.find_rule(finding.code), finding.fields).steps
     waits = [(finding.since + step.waited_s, step) for step in steps if step.waited_s]
-    return min(waits, key=lambda wait: wait[0], default=(life.NEVER, None))
+    return min(waits, key=lambda wait: wait[0], default=(lifecycle.NEVER, None))
 
 
 def _find_end(state: JudgeState, finding: Finding) -> float:
     """When the finding ends. While its source fails, only the end of its drill counts."""
     if not finding.is_open:
-        return life.NEVER
-    deaf = _get_failure_key(finding.source) in state.findings
-    ends_at = life.compute_end(finding)
-    if deaf and (finding.simulated_until is None or ends_at != finding.simulated_until):
-        return finding.simulated_until if finding.simulated_until is not None else life.NEVER
-    return ends_at
+        return lifecycle.NEVER
+    if _get_failure_key(finding.source) in state.findings:
+        return finding.simulated_until if finding.simulated_until is not None else lifecycle.NEVER
+    return lifecycle.compute_end(finding)

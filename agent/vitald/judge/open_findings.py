@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from vitald.catalog import Catalog
-from vitald.judge import findings as life
+from vitald.judge import lifecycle
 from vitald.judge.incidents import IncidentStore
 from vitald.model import Component, Finding, FindingKey, Memory, ResolvedFault, Transition
 
@@ -149,7 +149,7 @@ class OpenFindings:
             if not keys:
                 del self._of_incident[finding.incident]
                 self._incidents.close_incident(finding.incident, time)
-        return life.close_finding(finding, time, cause, event)
+        return lifecycle.close_finding(finding, time, cause, event)
 
     # --- resolved faults
 
@@ -159,7 +159,7 @@ class OpenFindings:
 
     def find_resolved_at(self, component: Component, code: str) -> float:
         """When the fault was last resolved: older lines are history. Minus infinity if never."""
-        return self._resolved.get((component, code), -life.NEVER)
+        return self._resolved.get((component, code), -lifecycle.NEVER)
 
     def take_newly_resolved(self) -> tuple[ResolvedFault, ...]:
         """The faults that were resolved since the last call."""

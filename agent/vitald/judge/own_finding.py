@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitald.catalog import Ruling
-from vitald.judge import findings as life
+from vitald.judge import lifecycle
 from vitald.judge.acceptance import forget_acceptance
 from vitald.judge.correlation import add_member, is_below
 from vitald.judge.shared_cause import find_shared_finding
@@ -129,7 +129,7 @@ def _open_finding(evaluation: Evaluation) -> Finding:
     state, ruling, incident = evaluation.state, evaluation.ruling, evaluation.incident
     if evaluation.key[1] == TOO_MANY:
         ruling = replace(ruling, title=state.catalog.find_rule(TOO_MANY).title)
-    return life.open_finding(
+    return lifecycle.open_finding(
         state.findings.take_id(),
         evaluation.key,
         evaluation.event,
@@ -150,7 +150,7 @@ def _update(evaluation: Evaluation, current: Finding) -> Finding:
     if is_weaker:
         ruling = rule.apply_to(current.fields)
     latest = rule.state and not is_weaker
-    return life.update_finding(current, event, ruling, boot_id=boot_id, latest=latest)
+    return lifecycle.update_finding(current, event, ruling, boot_id=boot_id, latest=latest)
 
 
 def record_finding(evaluation: Evaluation) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from vitald.catalog import Catalog, Rule, Ruling
-from vitald.judge import findings as life
+from vitald.judge import lifecycle
 from vitald.judge.device_history import DeviceHistory
 from vitald.judge.devices import SlotRegistry
 from vitald.judge.incidents import IncidentStore
@@ -98,7 +98,7 @@ class Evaluation:
         self.event = event
         self.key = (event.component, event.code, event.is_simulated)
         self.current = self.state.findings.get_finding(self.key)
-        self.ruling = self.rule.apply_to(life.merge_fields(event, self.current))
+        self.ruling = self.rule.apply_to(lifecycle.merge_fields(event, self.current))
 
     def put_finding(self, finding: Finding, cause: str, *, opened: bool = False) -> None:
         """Store a finding that the event opened or changed; `cause` is empty for a mere count."""
@@ -113,7 +113,7 @@ class Evaluation:
     def replace_finding(self, before: Finding, after: Finding) -> None:
         """Store what the event made of a finding; the cause follows from the difference."""
         self.state.findings.put_finding(after)
-        self.changes.append(life.make_transition(before, after, self.event))
+        self.changes.append(lifecycle.make_transition(before, after, self.event))
 
     def close_finding(self, finding: Finding, cause: str, *, resolved: bool = False) -> None:
         """Close a finding. `resolved`: its fault is resolved, so older lines are history."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 
 from vitald.catalog import Catalog, Rule
 from vitald.core.jobs import Job
-from vitald.judge.findings import find_clears
+from vitald.judge.lifecycle import find_clears
 from vitald.judge.verdict import (
     DescribeComponent,
     format_reasons,
