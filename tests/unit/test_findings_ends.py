@@ -257,11 +257,13 @@ def test_a_rule_that_asks_for_nothing_makes_no_history() -> None:
     assert only(findings.apply_event(event("xid/31", time=40.0))).opened
 
 
-def test_ending_an_acceptance_that_there_is_not_changes_nothing() -> None:
+def test_ending_an_acceptance_that_there_is_not_decides_nothing() -> None:
     findings = empty()
-    findings.apply_event(event())
+    opened = only(findings.apply_event(event())).finding
     fields = {"code": "xid/79", "by": "alice", "reason": "no", "until": 1.0}
-    assert findings.apply_event(event(ACCEPTED, time=1.0, trust=Trust.DAEMON, fields=fields)) == []
+    ended = event(ACCEPTED, time=1.0, trust=Trust.DAEMON, fields=fields)
+    change = only(findings.apply_event(ended))
+    assert (change.finding, change.cause) == (opened, "")
 
 
 @pytest.mark.parametrize("noticed_by", ["time", "event"])

@@ -34,6 +34,7 @@ def accept_finding(evaluation: Evaluation, finding: Finding) -> None:
     if not isinstance(until, (int, float)):
         return
     if until <= event.time and finding.accepted is None:
+        evaluation.put_finding(finding, "")  # there is none to end
         return
     if until <= event.time:
         why = f"ended by {event.fields.get('by')}"
