@@ -62,7 +62,7 @@ def test_it_came_back_after_the_reboot(machine: Machine) -> None:
     assert (status["rebootRequired"], status["replacementRequired"]) == (False, True)
     (finding,) = node.findings()
     assert (finding["id"], finding["count"], finding["bootId"]) == (2, 1, boot_id)
-    assert "it came back although" in str(finding["actionReason"])
+    assert "it came back after its remedy" in str(finding["actionReason"])
     assert node.metric("vitald_findings_escalated") == 1
 
 

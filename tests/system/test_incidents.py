@@ -241,7 +241,7 @@ def test_why_escalated(make_node: Make) -> None:
         ("base", "reboot_node", False),
         ("escalation", "replace_node", True),
     ]
-    assert "it came back although" in str(chain["finding"]["actionReason"])
+    assert "it came back after its remedy" in str(chain["finding"]["actionReason"])
     assert chain["flags"] == flags(reboot=False, replacement=True)
     assert "rebooted" in str(why(node, 1)["transitions"][-1]["cause"])
     (suspect,) = node.status()["suspects"]
@@ -254,7 +254,7 @@ def test_why_escalated(make_node: Make) -> None:
         > 1
     )
     shown = node.cli("why", "2").stdout
-    assert "-> escalation replace_node: it came back although" in shown
+    assert "-> escalation replace_node: it came back after its remedy" in shown
     assert "replacement required" in shown
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import booted, catalogue, event, gpu
 from vitald.judge.engine import Judge
+from vitald.judge.lifecycle import SUPPRESSED
 from vitald.judge.verdict import compute_verdict
 from vitald.model import NODE, Action, Event, Finding, Transition, Trust
 from vitald.model.event import ACCEPTED, BOOT, CLOCK_STEPPED
@@ -247,7 +248,7 @@ def test_only_evidence_lowers(stream: list[Event]) -> None:
                 assert new.count >= old.count
             else:
                 change = ended[key]
-                told = change.cause.startswith("told as a consequence") and any(
+                told = change.cause.startswith(SUPPRESSED) and any(
                     found.action.rank >= old.action.rank for found in now.values()
                 )
                 quiet = change.time <= one.time and change.cause in (
