@@ -25,8 +25,6 @@ from vitald.catalog.settings import load_configured_catalog
 from vitald.collectors.kernel_log.backfill import CRASH_LOGS
 from vitald.collectors.kernel_log.kmsg import take_stdin
 from vitald.collectors.kernel_log.settings import KernelLogSettings
-from vitald.collectors.neuron.locations import PLACED
-from vitald.collectors.pci.inventory import read_machine_id, read_machine_type
 from vitald.collectors.pci.settings import PciSettings
 from vitald.collectors.registry import Sources
 from vitald.config.paths import Paths, is_root
@@ -78,6 +76,8 @@ from vitald.server.routes.release import ReleaseRoutes
 from vitald.server.settings import SocketSettings, find_socket
 from vitald.slurm.settings import SlurmSettings
 from vitald.systemd import Notifier
+from vitald.topology.neuron_locations import PLACED
+from vitald.topology.pci_inventory import read_machine_id, read_machine_type
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")

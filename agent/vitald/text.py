@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+_MAX_CHARACTERS = 512  # of a text that a device or a program gives
+
 
 def replace_unprintable(text: str, replacement: str = "?") -> str:
     """The text with `replacement` for each character that is not printable, line breaks too."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else replacement for char in text)
+
+
+def clean_line(text: str) -> str:
+    """One printable line of limited length."""
+    if len(text) > _MAX_CHARACTERS:
+        text = f"{text[:_MAX_CHARACTERS]}..."
+    return replace_unprintable(text)
 
 
 def limit_bytes(text: str, limit: int) -> str:

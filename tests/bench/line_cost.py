@@ -26,8 +26,8 @@ from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.kmsg import Kmsg, _Cursor
 from vitald.collectors.kernel_log.lines import strip_prefix
 from vitald.collectors.kernel_log.record import split_record
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.judge.engine import Judge
+from vitald.topology.pci_inventory import PciInventory
 
 ROUNDS = 60
 _FILL = 3000

@@ -45,11 +45,11 @@ from vitald import catalog
 from vitald.collectors.collector import Found
 from vitald.collectors.neuron.settings import NeuronSettings
 from vitald.collectors.nvml.settings import NvmlSettings
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import PollingSource
 from vitald.collectors.registry import Sources
 from vitald.config.paths import Paths
 from vitald.config.values import Config
+from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import WorkerThread
 
 ROUNDS, WARM = 100, 5

@@ -35,10 +35,10 @@ from vitald.collectors.nvml.gpu_node import GpuNode
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.nvml.worker import SIMULATED
 from vitald.collectors.nvml.worker_process import WorkerProcess
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Finding, Position, Readings, SourceState
 from vitald.simulator.simulated_node import SimulatedCall, SimulatedNode
+from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import WorkerThread
 
 BOOT = "b0070000-0000-4000-8000-000000000001"

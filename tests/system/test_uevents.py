@@ -21,11 +21,11 @@ from tests.waiting import until_async
 from vitald import catalog
 from vitald.collectors import uevents
 from vitald.collectors.pci.collector import Pci
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings as Settings
 from vitald.collectors.polling import PollingSource
 from vitald.collectors.uevents import Uevents
 from vitald.model import Event
+from vitald.topology.pci_inventory import PciInventory
 
 if TYPE_CHECKING:
     import pyudev

@@ -10,11 +10,11 @@ import pytest
 
 from tests.trees import NVIDIA, Tree
 from vitald.cli import client, main
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.model import NODE, Component, ComponentKind, Readings, Sample, SourceHealth, SourceState
 from vitald.server.routes import components
 from vitald.server.serialize import Json
+from vitald.topology.pci_inventory import PciInventory
 
 GPU, DIMM = Component(ComponentKind.GPU, "0000:65:00.0"), Component(ComponentKind.DIMM, "mc0/dimm1")
 

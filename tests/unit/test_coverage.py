@@ -16,7 +16,6 @@ from tests.trees import NVIDIA, Tree
 from tests.unit.builders import DCGM_SAMPLES, catalogue, finding, gpu
 from tests.unit.checking import config, printed
 from tests.unit.diagnostics_house import House, Tested, ask, quick, told
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.diagnostics.check import Check, Command, Output
 from vitald.diagnostics.checks.dcgm import DcgmCheck
@@ -29,6 +28,7 @@ from vitald.diagnostics.source import RunInterpreter
 from vitald.model import NODE, Action, Component, Finding, Readings, Sample, When
 from vitald.model.diagnostic import Outcome, Remedy, Report, Run, RunRequest, Test
 from vitald.model.finding import Requirement
+from vitald.topology.pci_inventory import PciInventory
 
 __all__ = ["quick"]
 GPUS = 8

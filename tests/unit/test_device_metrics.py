@@ -23,7 +23,6 @@ from vitald.collectors.collector import Collector as PolledCollector
 from vitald.collectors.discovery import find_collectors
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
-from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.settings import HostSettings
 from vitald.collectors.inventory.collector import ExpectedInventory
 from vitald.collectors.inventory.settings import ExpectSettings
@@ -31,14 +30,15 @@ from vitald.collectors.network.collector import Network
 from vitald.collectors.network.port import EFA_COUNTERS
 from vitald.collectors.network.settings import NetworkSettings
 from vitald.collectors.neuron.collector import Neuron
-from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.collector import Pci
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings
 from vitald.core.node_state import NodeState
 from vitald.metrics import families
 from vitald.metrics.families import derive_families
 from vitald.model import ComponentKind, SourceHealth, SourceState
+from vitald.topology.fstab import Fstab
+from vitald.topology.neuron_locations import NeuronLocations
+from vitald.topology.pci_inventory import PciInventory
 
 
 class Page(Collector):

@@ -24,11 +24,11 @@ from vitald.collectors.inventory.device_counts import LearnedCount, learn_count
 from vitald.collectors.inventory.readings import KINDS
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml.gpu_node import GpuNode
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Action, Batch, Position
 from vitald.server.app import Handler
 from vitald.server.peer import Peer
 from vitald.server.routes.expect import ExpectRoutes
+from vitald.topology.pci_inventory import PciInventory
 
 TRAINIUM2, EFA, ENA = 0x7364, 0xEFA2, 0xEC20
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitald.collectors import small_files
-from vitald.collectors.small_files import Files, RawReadings
+from vitald import small_files
+from vitald.collectors.raw_readings import Files, RawReadings
 
 
 def test_numbers_and_texts(tmp_path: Path) -> None:

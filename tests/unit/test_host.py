@@ -14,9 +14,9 @@ from tests.looking import Looking, polled, told
 from tests.trees import Tree
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
-from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.settings import HostSettings
 from vitald.model import Position, SourceState
+from vitald.topology.fstab import Fstab
 
 KINDS = ("host", "edac", "thermal", "fs", "nvme", "clock", "unit")
 EDAC = "sys/devices/system/edac/mc"

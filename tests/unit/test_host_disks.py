@@ -12,10 +12,10 @@ from tests.looking import CATALOG, Looking, polled, told
 from tests.trees import Tree
 from tests.unit.test_host import KINDS, ROOT, Clock, clock, drive, host, statvfs, tree
 from vitald.collectors.host.filesystems import Mount, _parse_mount
-from vitald.collectors.host.fstab import Fstab, parse_fstab
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.model import Action, Event
+from vitald.topology.fstab import Fstab, parse_fstab
 
 __all__ = ["clock", "tree"]  # fixtures
 

@@ -15,10 +15,10 @@ from tests.unit.test_host import KINDS, Clock, clock, host, tree
 from vitald.collectors.host import units
 from vitald.collectors.host.clock import Timex, adjtimex
 from vitald.collectors.host.collector import Host
-from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.settings import HostSettings
 from vitald.collectors.host.units import Unanswered
 from vitald.model import SourceState
+from vitald.topology.fstab import Fstab
 
 __all__ = ["clock", "tree"]  # fixtures
 

@@ -99,9 +99,9 @@ PURE = [
 # that is in it.
 LAYERS = (
     *("text", "timestamps", "backoff", "tasks"),
-    *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd", "program_paths"),
+    *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd", "small_files"),
     *("config", "catalog", "settings", "slurm", "judge"),
-    *("collectors", "ledger", "config.sections", "core"),
+    *("topology", "collectors", "ledger", "config.sections", "core"),
     *("diagnostics", "recovery"),
     *("server", "metrics", "publish"),
     *("simulator", "daemon", "cli", "__main__"),

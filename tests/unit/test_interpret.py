@@ -13,12 +13,12 @@ from tests.trees import AMAZON, Tree
 from tests.unit.builders import catalogue, interpreter
 from tests.unit.test_pci import device
 from vitald.collectors.host.filesystems import FileSystems
-from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.kernel_log.drills import WINDOW_S, DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter, escape_unprintable, make_lost_event
 from vitald.collectors.kernel_log.record import unescape
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import NODE, Action, Component, ComponentKind, Event, Fields, Trust
+from vitald.topology.fstab import Fstab
+from vitald.topology.pci_inventory import PciInventory
 
 XID = "NVRM: Xid (PCI:0000:65:00): 79, pid=7, name=x, GPU has fallen off the bus."
 PORT = "pcieport 0000:80:01.0: AER:"

@@ -16,10 +16,10 @@ from vitald.catalog.rules import DeviceListing
 from vitald.cli import finding_text
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
-from vitald.collectors.kernel_log.listed_devices import ListedDevices
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Action, Event, Trust
 from vitald.server import endpoints
+from vitald.topology.listed_devices import ListedDevices
+from vitald.topology.pci_inventory import PciInventory
 
 UE = (
     "EDAC {}: 1 UE memory scrubbing error on CPU_SrcID#1_MC#0_Chan#0_DIMM#1 (channel:0 slot:1"
@@ -163,7 +163,7 @@ def test_a_name_leads_nowhere(tree: Tree) -> None:
 
 
 def test_what_is_remembered_is_bounded(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitald.collectors.kernel_log.listed_devices._MAX_NAMES", 2)
+    monkeypatch.setattr("vitald.topology.listed_devices._MAX_NAMES", 2)
     listed = ListedDevices(tree.root)
     listed.read_names()
     for name in ("nvme0n1", "sda", "dm-0"):

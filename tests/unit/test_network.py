@@ -18,8 +18,8 @@ from tests.looking import Looking, polled, told
 from tests.network_tree import EFA, ENA, MLX5, NetworkTree
 from tests.unit.builders import catalogue
 from tests.waiting import until
+from vitald import small_files
 from vitald.collectors import polling as polled_module
-from vitald.collectors import small_files
 from vitald.collectors.network import adapter, efa, port_history
 from vitald.collectors.network import port as ports
 from vitald.collectors.network.collector import KINDS, Network

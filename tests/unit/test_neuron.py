@@ -14,11 +14,11 @@ from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
 from vitald.collectors import polling as polled_module
 from vitald.collectors.neuron.collector import Neuron
-from vitald.collectors.neuron.locations import NeuronLocations
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import PollingSource
-from vitald.collectors.small_files import Files, RawReadings
+from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.model import Position, SourceState
+from vitald.topology.neuron_locations import NeuronLocations
+from vitald.topology.pci_inventory import PciInventory
 
 
 class Ahead:

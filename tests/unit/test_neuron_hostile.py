@@ -16,9 +16,9 @@ from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.collector import Neuron
-from vitald.collectors.neuron.locations import NeuronLocations
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Position, SourceState, Trust
+from vitald.topology.neuron_locations import NeuronLocations
+from vitald.topology.pci_inventory import PciInventory
 
 ECC = "stats/hardware/sram_ecc_uncorrected"
 HEALTH = "stats/hardware/health_status"
@@ -231,7 +231,7 @@ def test_a_reset_that_begins_in_the_middle_of_a_look(
     tree.ecc(1, "mem_ecc_repairable_uncorrected", 1)
     with watching(tree, places=places) as node:
         assert told(node.look()) == only(1, "hbm_ecc_repairable")
-        from vitald.collectors import small_files
+        from vitald import small_files
 
         real = small_files.read_attribute
 

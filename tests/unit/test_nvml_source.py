@@ -10,8 +10,8 @@ from tests.looking import CATALOG, batches_of
 from tests.trees import Tree
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import SourceState
+from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import WorkerThread
 
 

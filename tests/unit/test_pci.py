@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitald.collectors.kernel_log.record import format_pci, normalize_pci
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Component, ComponentKind
+from vitald.topology.pci_inventory import PciInventory
 
 
 def device(

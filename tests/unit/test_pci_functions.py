@@ -15,9 +15,9 @@ import pytest
 from tests.looking import Looking, polled, told
 from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
 from vitald.collectors.pci.collector import Pci
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings as Settings
 from vitald.model import ComponentKind, SourceState
+from vitald.topology.pci_inventory import PciInventory
 
 GPU, NEURON, FABRIC, ETHERNET, ENA, PORT = (
     *("0000:81:00.0", "0000:a0:1e.0", "0000:5c:00.0", "0000:03:00.0"),

@@ -16,7 +16,7 @@ import pytest
 from tests.looking import CATALOG, Looking, polled, told
 from vitald import catalog
 from vitald.collectors.collector import Found, PolledDevice
-from vitald.collectors.small_files import RawReadings
+from vitald.collectors.raw_readings import RawReadings
 from vitald.model import (
     Component,
     ComponentKind,

@@ -13,8 +13,8 @@ import pytest
 
 from tests.conftest import require
 from tests.waiting import until
+from vitald.config.paths import RECOVERY_PATH
 from vitald.model import Repair
-from vitald.program_paths import RECOVERY_PATH
 from vitald.recovery import decision_log, files, programs
 from vitald.recovery.decision import Decision, Step
 from vitald.recovery.decision_log import format_decision

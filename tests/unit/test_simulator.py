@@ -21,12 +21,12 @@ import pytest
 
 from tests.conftest import require
 from tests.waiting import WAIT_S, until
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import ComponentKind
 from vitald.simulator import simulated_library
 from vitald.simulator.profiles import list_profiles
 from vitald.simulator.simulated_node import SimulatedCall, SimulatedNode
 from vitald.simulator.state_file import list_exported_calls
+from vitald.topology.pci_inventory import PciInventory
 
 SUCCESS, STALE, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TIMED_OUT, LOST, VERSION = (
     0,

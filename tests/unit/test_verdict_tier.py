@@ -20,7 +20,6 @@ from prometheus_client.samples import Sample
 from tests.exported import read_exported
 from tests.system.test_metrics import complaints
 from tests.unit.builders import event, finding, gpu, interpreter
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.core.publisher_reports import SinkReport
 from vitald.metrics.diagnostics import RunTally
@@ -46,6 +45,7 @@ from vitald.model.diagnostic import ScheduledRun
 from vitald.recovery.settings import RecoverySettings
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.routes.diagnostics import DiagnosticsView
+from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import WorkerThread
 
 HOSTILE = ('a"b\\', "line\nbreak", "\udcff\ud800", "\x1b[2J\x00", "é" * 10_000, "", "other", "名")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from vitald.collectors.small_files import RawReadings
+from vitald.collectors.raw_readings import RawReadings
 from vitald.model import Component, Readings
 
 

@@ -13,13 +13,13 @@ from typing import Protocol
 
 from vitald.catalog import Catalog
 from vitald.collectors.collector import Collector
-from vitald.collectors.host.fstab import Fstab
-from vitald.collectors.neuron.locations import NeuronLocations
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.reading_definitions import ReadingTable
 from vitald.config.section import Section
 from vitald.config.values import Config
 from vitald.model import Source
+from vitald.topology.fstab import Fstab
+from vitald.topology.neuron_locations import NeuronLocations
+from vitald.topology.pci_inventory import PciInventory
 
 
 class PresentSource(Source, Protocol):

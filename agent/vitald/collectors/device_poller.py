@@ -19,8 +19,9 @@ from typing import Generic, TypeVar, Union
 import structlog
 
 from vitald.collectors.collector import Collector, Found
-from vitald.collectors.small_files import RawReadings, describe_error
+from vitald.collectors.raw_readings import RawReadings
 from vitald.model import SourceFailed
+from vitald.small_files import describe_error
 from vitald.worker_thread import NoThread, start_thread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("polling")

@@ -15,7 +15,7 @@ from typing import Any
 
 from vitald.checking import parse_pci_address
 from vitald.collectors.event_factory import derive_readings
-from vitald.collectors.small_files import RawReadings
+from vitald.collectors.raw_readings import RawReadings
 from vitald.model import Component, DeviceNames, Readings
 
 # Prefix of a missing device's identity: its readings are of its former slot

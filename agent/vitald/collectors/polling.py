@@ -27,7 +27,7 @@ from vitald.collectors.collector import Collector, PolledDevice
 from vitald.collectors.device_poller import FIND, NOT_BACK, Broken, DevicePoller, Results
 from vitald.collectors.device_registry import MISSED, DeviceRegistry, Entry, is_component_name
 from vitald.collectors.event_factory import EventFactory
-from vitald.collectors.small_files import RawReadings
+from vitald.collectors.raw_readings import RawReadings
 from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.model import (
     NODE,

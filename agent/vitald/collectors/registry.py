@@ -18,7 +18,6 @@ from vitald.collectors.definition import CollectorContext, CollectorDefinition, 
 from vitald.collectors.discovery import find_collectors
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.filesystems import FileSystems
-from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.nvme import NvmeDrives
 from vitald.collectors.host.settings import HostSettings
 from vitald.collectors.inventory.collector import ExpectedInventory
@@ -30,18 +29,19 @@ from vitald.collectors.kernel_log.followed_file import LogFile
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.journal import Journal
 from vitald.collectors.kernel_log.kmsg import KMSG, Kmsg
-from vitald.collectors.kernel_log.listed_devices import ListedDevices
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.network.collector import Network
-from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.settings import NvmlSettings
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import PollingSource
 from vitald.collectors.uevents import Uevents
 from vitald.config.paths import Paths
 from vitald.config.values import Config
 from vitald.model import Event, Position, Source
+from vitald.topology.fstab import Fstab
+from vitald.topology.listed_devices import ListedDevices
+from vitald.topology.neuron_locations import NeuronLocations
+from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import WorkerThread
 
 C = TypeVar("C")

@@ -1,5 +1,6 @@
 """
-The `paths` section: where the kernel's trees and the daemon's own folders are.
+The `paths` section: where the kernel's trees and the daemon's own folders are; and the folders that
+are searched for programs, whose place differs from site to site.
 """
 
 from __future__ import annotations
@@ -10,6 +11,13 @@ from pathlib import Path
 
 from vitald.config.readers import read_path
 from vitald.config.section import Section, setting
+
+_SITE, _SYSTEM = ("/usr/local/sbin", "/usr/local/bin"), ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_SLURM = "/opt/slurm/bin"  # on AWS ParallelCluster and HyperPod
+FOLDERS = (*_SITE, *_SYSTEM)  # what a site has put into /usr/local comes first
+PATH = ":".join((*FOLDERS, _SLURM))
+# For programs that reboot a node: the system's directories precede /usr/local.
+RECOVERY_PATH = ":".join((*_SYSTEM, *_SITE, _SLURM))
 
 
 def is_root() -> bool:

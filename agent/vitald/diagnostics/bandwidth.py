@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Output
 from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Test
+from vitald.text import clean_line
 
 _TEST = "all-reduce"
 
@@ -113,7 +113,7 @@ class AllReduce:
         confirm: bool,
     ) -> Report:
         """A fault of each of these GPUs; None is for none of them. `confirm`: as in Fault."""
-        text = presentable(f"{self.program}: {failure}")
+        text = clean_line(f"{self.program}: {failure}")
         faults = tuple(
             Fault(
                 code=code,
@@ -135,7 +135,7 @@ class AllReduce:
         )
 
     def report_inconclusive(self, why: str) -> Report:
-        reason = presentable(f"{self.program}: {why}")
+        reason = clean_line(f"{self.program}: {why}")
         return Report(outcome=Outcome.INCONCLUSIVE, reason=reason, remedy=Remedy.RETRY)
 
     def _make_measures(self, figures: Figures) -> tuple[Measure, ...]:

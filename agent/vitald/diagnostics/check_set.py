@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 import structlog
 
 from vitald.catalog import Catalog
-from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import CatalogReader, Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.run import tool
@@ -19,6 +18,7 @@ from vitald.diagnostics.schedule import SCHEDULE
 from vitald.diagnostics.settings import ExitCodes, ExitMeaning, SiteCheckSettings
 from vitald.model.diagnostic import MONITOR, TRIAGE, Fault, Outcome, Remedy, Report, RunRequest
 from vitald.model.event import SITE_CHECK
+from vitald.text import clean_line
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
@@ -167,7 +167,7 @@ class SiteCheck:
         if output.ended is ProgramEnd.DEADLINE:
             return f"no end within {self.settings.deadline_s:g} s"
         if output.exit_code is None:
-            return presentable(output.why)
+            return clean_line(output.why)
         return f"exit code {output.exit_code}"
 
     def _report(self, meaning: ExitMeaning, reason: str) -> Report:
@@ -197,7 +197,7 @@ def _find_meaning(codes: ExitCodes, output: Output) -> ExitMeaning:
 def _list_last_lines(output: Output) -> Iterator[str]:
     for text in (output.stdout, output.stderr):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        yield from (presentable(line[:_EVIDENCE_WIDTH]) for line in lines[-_EVIDENCE_LINES:])
+        yield from (clean_line(line[:_EVIDENCE_WIDTH]) for line in lines[-_EVIDENCE_LINES:])
 
 
 def build_checks(settings: Mapping[str, SiteCheckSettings]) -> dict[str, Check]:

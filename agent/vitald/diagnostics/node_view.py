@@ -15,12 +15,12 @@ from pathlib import Path
 from vitald.catalog import Clears
 from vitald.collectors.neuron.collector import NAME as NEURON
 from vitald.collectors.nvml.gpu_node import NAME as NVML
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.judge.verdict import sort_by_strength
 from vitald.ledger.queries import read_last_runs
 from vitald.model import Component, ComponentKind, Finding, Readings, When
 from vitald.model.diagnostic import Run
+from vitald.topology.pci_inventory import PciInventory
 
 MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule considers
 

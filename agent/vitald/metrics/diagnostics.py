@@ -15,10 +15,10 @@ from operator import itemgetter
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from vitald.collectors.small_files import presentable
 from vitald.core.node_state import Count
 from vitald.model.diagnostic import Measure, Outcome, Run, Stage
 from vitald.server.routes.diagnostics import DiagnosticsView
+from vitald.text import clean_line
 
 PREEMPTED = "preempted"  # stopped to make room for work: no result
 _OUTCOMES = (*(outcome.value for outcome in Outcome), PREEMPTED)
@@ -170,7 +170,7 @@ def _collect_measures(runs: Iterable[Run]) -> Iterator[Metric]:
 
 
 def _clean_name(text: str) -> str:
-    return presentable(text)[:_NAME]
+    return clean_line(text)[:_NAME]
 
 
 def _make_gauge(name: str, text: str) -> GaugeMetricFamily:

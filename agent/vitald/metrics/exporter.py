@@ -11,7 +11,6 @@ from prometheus_client.core import Metric
 
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.gpu_node import NAME as NVML
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.metrics import daemon, diagnostics, families, node
 from vitald.metrics.diagnostics import RunTally
@@ -26,6 +25,7 @@ from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.routes import components
 from vitald.server.routes.diagnostics import DiagnosticsView
+from vitald.topology.pci_inventory import PciInventory
 
 
 class NodeStateCollector:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.program_paths import RECOVERY_PATH
+from vitald.config.paths import RECOVERY_PATH
 from vitald.recovery import files
 from vitald.text import replace_unprintable
 

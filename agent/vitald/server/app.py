@@ -19,7 +19,6 @@ from aiohttp import web
 from vitald import __version__
 from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.interpret import Interpreter
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.server.connection_limit import ConnectionLimit
@@ -36,6 +35,7 @@ from vitald.server.routes.jobs import SchedulerRoutes
 from vitald.server.routes.node import NodeRoutes
 from vitald.server.routes.publishers import PublisherRoutes
 from vitald.server.routes.summary import SummaryRoutes
+from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")

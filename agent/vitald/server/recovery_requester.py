@@ -27,7 +27,6 @@ import anyio
 import structlog
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from vitald.collectors.small_files import presentable
 from vitald.core.node_state import NodeState
 from vitald.model import Finding, Repair, SourceState
 from vitald.recovery import decision_log
@@ -41,6 +40,7 @@ from vitald.recovery.recovery_request import (
 )
 from vitald.recovery.settings import RecoverySettings
 from vitald.server import serialize
+from vitald.text import clean_line
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 if TYPE_CHECKING:
@@ -248,11 +248,11 @@ class RecoveryRequester:
             time=time.time(),
             uptime=time.clock_gettime(time.CLOCK_BOOTTIME),
             kind=kind,
-            host=presentable(socket.gethostname()),
+            host=clean_line(socket.gethostname()),
             requester=f"vitald {os.getpid()}",
             status=verdict.status.value,
-            reasons=tuple(presentable(reason) for reason in verdict.reasons[:_REASONS]),
-            findings=tuple(make_finding_ref(finding, presentable) for finding in findings),
+            reasons=tuple(clean_line(reason) for reason in verdict.reasons[:_REASONS]),
+            findings=tuple(make_finding_ref(finding, clean_line) for finding in findings),
         )
 
     # --- the file; in the worker thread

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vitald.program_paths import PATH
+from vitald.config.paths import PATH
 
 _HELD = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILG", "FAILING", "ERROR"}
 _ENDED = {

@@ -28,13 +28,13 @@ from vitald.cli.report.history import DaemonHistory, EventPages, HistorySource
 from vitald.cli.report.ledger_history import LedgerHistory, open_raw_ledger
 from vitald.cli.report.redact import Redactor, find_existing_socket, read_configuration
 from vitald.collectors.kernel_log.settings import KernelLogSettings
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.config.paths import Paths
 from vitald.config.values import Config
 from vitald.metrics.settings import MetricsSettings
 from vitald.recovery.settings import RecoverySettings
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE, Get
+from vitald.topology.pci_inventory import PciInventory
 
 if TYPE_CHECKING:
     from vitald.server import schema

@@ -20,8 +20,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from vitald.collectors.collector import PolledDevice
-from vitald.collectors.small_files import RawReadings, describe_error
+from vitald.collectors.raw_readings import RawReadings
 from vitald.model import Component, ComponentKind
+from vitald.small_files import describe_error
 
 _UNSYNC, _NANO = 0x0040, 0x2000
 _LONG = ctypes.c_long

@@ -16,16 +16,17 @@ from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.host.clock import SystemClock
 from vitald.collectors.host.edac import HostMemory
 from vitald.collectors.host.filesystems import FileSystems
-from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.nvme import NvmeDrives
 from vitald.collectors.host.processes import StuckProcesses
 from vitald.collectors.host.processors import Processors
 from vitald.collectors.host.readings import READINGS
 from vitald.collectors.host.settings import SECTION, HostSettings
 from vitald.collectors.host.units import Units
-from vitald.collectors.small_files import Files, describe_error
+from vitald.collectors.raw_readings import Files
 from vitald.config.paths import Paths
 from vitald.model import Component, Readings
+from vitald.small_files import describe_error
+from vitald.topology.fstab import Fstab
 
 
 class HostPart(Protocol):

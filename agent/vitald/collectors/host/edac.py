@@ -18,8 +18,9 @@ from functools import partial
 from pathlib import Path
 
 from vitald.collectors.collector import PolledDevice
-from vitald.collectors.small_files import Files, RawReadings, list_names, read_text
+from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.model import Component, ComponentKind
+from vitald.small_files import list_names, read_text
 
 _CONTROLLER = re.compile(r"mc\d{1,3}")
 _DIMM = re.compile(r"(?:dimm|rank)\d{1,4}")

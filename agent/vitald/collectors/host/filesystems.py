@@ -25,15 +25,10 @@ from functools import partial
 from pathlib import Path
 
 from vitald.collectors.collector import PolledDevice
-from vitald.collectors.host.fstab import Fstab, unescape_text
-from vitald.collectors.small_files import (
-    RawReadings,
-    describe_error,
-    list_names,
-    read_attribute,
-    read_text,
-)
+from vitald.collectors.raw_readings import RawReadings
 from vitald.model import Component, ComponentKind
+from vitald.small_files import describe_error, list_names, read_attribute, read_text
+from vitald.topology.fstab import Fstab, unescape_text
 
 _GAVE_UP = frozenset({"emergency_ro", "shutdown"})
 _SPACE = ("free_ratio", "free_inodes_ratio", "free_bytes")

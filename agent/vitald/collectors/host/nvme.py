@@ -18,8 +18,9 @@ from functools import partial
 from pathlib import Path
 
 from vitald.collectors.collector import PolledDevice
-from vitald.collectors.small_files import Files, RawReadings, list_names, read_text
+from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.model import Component, ComponentKind, Value
+from vitald.small_files import list_names, read_text
 
 _DRIVE = re.compile(r"nvme\d{1,4}")
 # Volumes of a cloud's storage service are attached and detached, and no part of the machine.

@@ -23,8 +23,9 @@ from itertools import islice
 from pathlib import Path
 
 from vitald.collectors.collector import PolledDevice
-from vitald.collectors.small_files import KERNEL_THREAD, Files, RawReadings, read_text
+from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.model import Component, ComponentKind
+from vitald.small_files import KERNEL_THREAD, read_text
 from vitald.text import join_first, replace_unprintable
 
 # Functions and modules, as they stand in a stack: `[<0>] nvidia_ioctl+0x1f/0x30 [nvidia]`.

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from vitald.collectors.collector import PolledDevice
-from vitald.collectors.small_files import Files, RawReadings, list_names, read_text
+from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.model import Component, ComponentKind
+from vitald.small_files import list_names, read_text
 
 _CPU = re.compile(r"cpu\d{1,5}")
 _NOT_COUNTED = "the kernel counts no throttling here: not an Intel processor, or a virtual machine"

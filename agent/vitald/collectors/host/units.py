@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from vitald.collectors.collector import PolledDevice
-from vitald.collectors.small_files import RawReadings
+from vitald.collectors.raw_readings import RawReadings
 from vitald.model import Component, ComponentKind
 
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "NRestarts", "Result")

@@ -21,9 +21,10 @@ from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.hwmon.readings import READINGS
 from vitald.collectors.hwmon.settings import SECTION
-from vitald.collectors.small_files import Files, RawReadings, list_names, read_attribute
+from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.config.paths import Paths
 from vitald.model import Component, ComponentKind, Readings
+from vitald.small_files import list_names, read_attribute
 
 NAME = "hwmon"
 # Drives are read by the host collector.

@@ -25,14 +25,14 @@ from vitald.collectors.inventory.device_counts import (
 from vitald.collectors.inventory.readings import KINDS, READINGS, VERSIONS
 from vitald.collectors.inventory.settings import SECTION, ExpectSettings
 from vitald.collectors.nvml.settings import NvmlSettings
-from vitald.collectors.pci.inventory import (
+from vitald.collectors.raw_readings import Files, RawReadings
+from vitald.config.paths import Paths
+from vitald.model import NODE, Component, Readings
+from vitald.topology.pci_inventory import (
     PciInventory,
     read_machine_identity,
     read_machine_type,
 )
-from vitald.collectors.small_files import Files, RawReadings
-from vitald.config.paths import Paths
-from vitald.model import NODE, Component, Readings
 
 NAME = "expect"
 

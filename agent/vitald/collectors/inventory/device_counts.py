@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.small_files import RawReadings, describe_error, list_names, read_text
+from vitald.collectors.raw_readings import RawReadings
 from vitald.model import ComponentKind
+from vitald.small_files import describe_error, list_names, read_text
+from vitald.topology.pci_inventory import PciInventory
 
 _READS_TO_SETTLE = 3
 # Network volumes are attached and detached while a node works. The models of AWS, Azure and Google.

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 
 from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.drills import DrillRegistry, is_drill_line
-from vitald.collectors.kernel_log.listed_devices import ListedDevices
 from vitald.collectors.kernel_log.recognise import Recogniser
 from vitald.collectors.kernel_log.record import ParsedLine, unescape
-from vitald.collectors.neuron.locations import PLACED, NeuronLocations
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import (
     KERNEL_LOG,
     NODE,
@@ -29,6 +26,9 @@ from vitald.model import (
     is_hearsay,
 )
 from vitald.timestamps import format_rfc3339
+from vitald.topology.listed_devices import ListedDevices
+from vitald.topology.neuron_locations import PLACED, NeuronLocations
+from vitald.topology.pci_inventory import PciInventory
 
 NAME = KERNEL_LOG
 _MAX_FOLLOW_UP_S = 5.0  # follow-up records of an SXid come within milliseconds of it

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vitald.collectors import small_files
+from vitald import small_files
 from vitald.collectors.network import port as ports
 from vitald.collectors.network.efa import EfaDevice
 from vitald.collectors.network.port import Carrier, Link, Port, PortCounters
@@ -25,7 +25,7 @@ from vitald.collectors.network.port_history import (
     PortSummary,
     join_ports,
 )
-from vitald.collectors.small_files import Files, RawReadings
+from vitald.collectors.raw_readings import Files, RawReadings
 
 # As mlx5_core, bnxt_en, mana and ice name theirs
 _AUXILIARY_RDMA = re.compile(r"\w+\.(?:rdma|roce|iwarp)\.\d+")

@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from vitald.collectors import small_files
+from vitald import small_files
 from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import derive_readings
@@ -25,7 +25,7 @@ from vitald.collectors.network.adapter import NetworkAdapter
 from vitald.collectors.network.port_history import PortHistory
 from vitald.collectors.network.readings import READINGS
 from vitald.collectors.network.settings import SECTION, NetworkSettings
-from vitald.collectors.small_files import Files, RawReadings
+from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.config.paths import Paths
 from vitald.model import NODE, Component, ComponentKind, Readings
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 
 from vitald.collectors.network.port import EFA_COUNTERS, PortCounters
-from vitald.collectors.small_files import Files, RawReadings
+from vitald.collectors.raw_readings import Files, RawReadings
 
 _DEVICE_COUNTERS = ("submitted_cmds", "completed_cmds", "no_completion_cmds", "keep_alive_rcvd")
 # The rhythm of a heartbeat is known after so many beats, seen in so many reads.

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from vitald.collectors import small_files
-from vitald.collectors.small_files import Files, RawReadings
+from vitald import small_files
+from vitald.collectors.raw_readings import Files, RawReadings
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec(?: \((\d+)X)?")
 

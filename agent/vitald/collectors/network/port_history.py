@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitald.collectors.network.port import Carrier, Link, Port
-from vitald.collectors.small_files import RawReadings
+from vitald.collectors.raw_readings import RawReadings
 
 # Entries of each table; virtual functions get a new name each time they are created.
 _MAX_REMEMBERED = 1024

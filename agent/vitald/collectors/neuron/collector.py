@@ -17,19 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitald.collectors import small_files
+from vitald import small_files
 from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.device import KnownDevice, NeuronDevice
-from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.neuron.readings import READINGS
 from vitald.collectors.neuron.settings import SECTION
-from vitald.collectors.pci.inventory import PciDevice, PciInventory, read_machine_type
-from vitald.collectors.small_files import Files, RawReadings
+from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.config.paths import Paths
 from vitald.model import NODE, Component, ComponentKind, Readings, Sample
+from vitald.topology.neuron_locations import NeuronLocations
+from vitald.topology.pci_inventory import PciDevice, PciInventory, read_machine_type
 
 NAME = "neuron"
 _CLASS = "class/neuron_device"

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vitald.collectors import small_files
+from vitald import small_files
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.layout import Attribute
-from vitald.collectors.small_files import Files, RawReadings
+from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.model import Sample
 
 ALL_ONES = 0xFFFF  # the 16-bit counters of a card that is off the bus

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from vitald.collectors import small_files
+from vitald import small_files
 
 REORGANISED = (2, 31)  # from this driver on, a file may be in another place
 _VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*")

@@ -19,7 +19,6 @@ from vitald.collectors.event_factory import EventFactory, derive_readings
 from vitald.collectors.nvml.current import CurrentReadings
 from vitald.collectors.nvml.gpu_history import GpuHistory
 from vitald.collectors.nvml.known_gpus import GpuRegistry, KnownGpu
-from vitald.collectors.small_files import presentable
 from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.model import (
     NODE,
@@ -31,6 +30,7 @@ from vitald.model import (
     Sample,
     Value,
 )
+from vitald.text import clean_line
 
 NAME = "nvml"
 HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
@@ -366,4 +366,4 @@ def _parse_sample(value: Sample | list[float]) -> Sample:
     """
     if isinstance(value, list):
         return tuple(map(float, value))
-    return presentable(value) if isinstance(value, str) else value
+    return clean_line(value) if isinstance(value, str) else value

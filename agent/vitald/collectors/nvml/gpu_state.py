@@ -16,8 +16,8 @@ from vitald.backoff import Backoff
 from vitald.collectors.nvml.gpu_node import GONE, NAME, GpuNode
 from vitald.collectors.nvml.release import Releases
 from vitald.collectors.nvml.worker_process import InFlight, StuckWorker
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import NODE, Batch, ComponentKind, Event, Position, SourceState
+from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")

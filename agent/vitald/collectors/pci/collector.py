@@ -19,19 +19,20 @@ from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.nvml.settings import NvmlSettings
-from vitald.collectors.pci.inventory import (
+from vitald.collectors.pci.readings import READINGS
+from vitald.collectors.pci.settings import SECTION, PciSettings
+from vitald.collectors.pci.slots import Occupant, SlotMemory, count_lacking_on_board
+from vitald.collectors.raw_readings import Files, RawReadings
+from vitald.config.paths import Paths
+from vitald.model import NODE, Component, ComponentKind, Readings
+from vitald.small_files import describe_error, list_names
+from vitald.small_files import parse_counters as counters
+from vitald.topology.pci_inventory import (
     AMAZON,
     PciDevice,
     PciInventory,
     read_machine_identity,
 )
-from vitald.collectors.pci.readings import READINGS
-from vitald.collectors.pci.settings import SECTION, PciSettings
-from vitald.collectors.pci.slots import Occupant, SlotMemory, count_lacking_on_board
-from vitald.collectors.small_files import Files, RawReadings, describe_error, list_names
-from vitald.collectors.small_files import parse_counters as counters
-from vitald.config.paths import Paths
-from vitald.model import NODE, Component, ComponentKind, Readings
 
 # The role of a function, in the reading `part`; that of an accelerator or a switch is its kind. The
 # catalogue's thresholds compare these values.

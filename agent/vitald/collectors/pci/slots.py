@@ -15,8 +15,8 @@ from typing import Any
 
 from vitald.collectors.device_registry import is_component_name
 from vitald.collectors.event_factory import derive_readings
-from vitald.collectors.pci.inventory import PciDevice
 from vitald.model import Component, ComponentKind, Readings
+from vitald.topology.pci_inventory import PciDevice
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from vitald.catalog import Catalog
 from vitald.catalog.settings import load_configured_catalog
-from vitald.collectors.small_files import presentable
 from vitald.config.paths import Paths, is_root
 from vitald.config.values import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
@@ -30,6 +29,7 @@ from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import DcgmSettings
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, RunRequest
+from vitald.text import clean_line
 
 NAME = "dcgm"
 # The engine asks its program to end every few seconds, for this long, before it kills it
@@ -111,13 +111,13 @@ class DcgmCheck:
                 reason=reason,
                 remedy=Remedy.FIX_CONFIG,
                 faults=faults,
-                dcgm_version=presentable(version),
+                dcgm_version=clean_line(version),
             )
         output = await execute(self._build_command(program, request, version))
         report = await asyncio.to_thread(self._read_output, request, output)
         return replace(
             report,
-            dcgm_version=report.dcgm_version or presentable(version),
+            dcgm_version=report.dcgm_version or clean_line(version),
             faults=(*report.faults, *faults),
             addresses=short_answers.list_addresses(engine.stdout),
         )
@@ -204,7 +204,7 @@ def _find_engine_faults(engine: Output) -> tuple[Fault, ...]:
 
 
 def _report_not_run(output: Output) -> Report:
-    cause = presentable(output.why) or output.ended.value
+    cause = clean_line(output.why) or output.ended.value
     if output.ended is ProgramEnd.NOT_STARTED:
         return Report(
             outcome=Outcome.ERROR,
@@ -219,7 +219,7 @@ def _explain_not_executable(program: str) -> str:
     """Says that the program exists, but may not be executed; "" if it does not exist."""
     folders = [""] if "/" in program else (os.environ.get("PATH") or os.defpath).split(os.pathsep)
     file = next((path for folder in folders if (path := Path(folder, program)).is_file()), None)
-    return f"{presentable(str(file))} may not be executed" if file is not None else ""
+    return f"{clean_line(str(file))} may not be executed" if file is not None else ""
 
 
 def _read_fingerprint(program: str) -> tuple[str, int, int, int] | None:

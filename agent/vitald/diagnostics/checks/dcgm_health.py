@@ -24,8 +24,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitald.collectors.pci.inventory import NVIDIA
-from vitald.collectors.small_files import presentable
 from vitald.config.paths import Paths
 from vitald.config.values import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
@@ -45,6 +43,8 @@ from vitald.model.diagnostic import (
     RunRequest,
     Test,
 )
+from vitald.text import clean_line
+from vitald.topology.pci_inventory import NVIDIA
 
 NAME = "dcgm_health"
 STALLED = f"{NAME}/stalled"
@@ -134,7 +134,7 @@ def read_answer(text: str) -> HealthAnswer | None:
         if group == "Overall Health":
             continue
         for entity, node in _get_children(entities).items():
-            watches = list(_list_watches(presentable(group), presentable(entity), node))
+            watches = list(_list_watches(clean_line(group), clean_line(entity), node))
             complaints += (watch for watch in watches if watch.value in ("Warning", "Failure"))
             unread += (
                 f"{watch.where} {watch.system}: {watch.value or 'nothing'}"
@@ -142,7 +142,7 @@ def read_answer(text: str) -> HealthAnswer | None:
                 if watch.value not in _VALUES
             )
         if not _get_children(entities):
-            unread.append(presentable(group))
+            unread.append(clean_line(group))
         if len(complaints) > _MAX_COMPLAINTS:
             unread.append(f"more than {_MAX_COMPLAINTS} complaints")
             break
@@ -157,7 +157,7 @@ def _list_watches(group: str, entity: str, node: object) -> Iterator[Complaint]:
     """All watches of one device; the device itself if it names none."""
     systems = _get_children(_get_children(node).get("Errors"))
     for system, watch in systems.items():
-        yield Complaint(group, entity, presentable(system), _get_value(watch), _join_text(watch))
+        yield Complaint(group, entity, clean_line(system), _get_value(watch), _join_text(watch))
     value = _get_value(node)
     if not systems and value != "Healthy":
         yield Complaint(group, entity, "", value, "DCGM names no watch")
@@ -170,7 +170,7 @@ def _get_children(node: object) -> Mapping[str, object]:
 
 def _get_value(node: object) -> str:
     value = node.get("value") if isinstance(node, dict) else node
-    return presentable(value).strip().capitalize() if isinstance(value, str) else ""
+    return clean_line(value).strip().capitalize() if isinstance(value, str) else ""
 
 
 def _join_text(node: object) -> str:
@@ -179,7 +179,7 @@ def _join_text(node: object) -> str:
     pieces = [pieces] if isinstance(pieces, str) else pieces
     if not isinstance(pieces, list):
         return ""
-    return presentable(
+    return clean_line(
         " ".join(piece.strip() for piece in pieces[:64] if isinstance(piece, str)).strip()
     )
 
@@ -234,11 +234,11 @@ def judge_answer(answer: HealthAnswer, traits: BoardTraits) -> Report:
     if (doubt := _find_doubt(answer, aside)) is not None:
         return Report(
             outcome=Outcome.INCONCLUSIVE,
-            reason=presentable("; ".join([*doubt, *notes])),
+            reason=clean_line("; ".join([*doubt, *notes])),
             remedy=Remedy.RETRY,
             tests=tests,
         )
-    return Report(outcome=Outcome.PASS, reason=presentable("; ".join(notes)), tests=tests)
+    return Report(outcome=Outcome.PASS, reason=clean_line("; ".join(notes)), tests=tests)
 
 
 def _report_complaints(
@@ -247,7 +247,7 @@ def _report_complaints(
     faults = tuple(map(_make_fault, complaints))
     return Report(
         outcome=Outcome.FAIL,
-        reason=presentable("; ".join([*(fault.text for fault in faults), *notes])),
+        reason=clean_line("; ".join([*(fault.text for fault in faults), *notes])),
         remedy=max((fault.remedy for fault in faults), key=lambda remedy: remedy.rank),
         tests=tests,
         faults=faults,
@@ -278,7 +278,7 @@ def _make_fault(complaint: Complaint) -> Fault:
     return Fault(
         code=complaint.code,
         test=what,
-        text=presentable(
+        text=clean_line(
             ": ".join(
                 part
                 for part in (f"{complaint.where} {what} {complaint.value}".strip(), complaint.text)
@@ -436,7 +436,7 @@ class DcgmHealthCheck:
             )
         return Report(
             outcome=outcome,
-            reason=presentable(reason),
+            reason=clean_line(reason),
             remedy=report.remedy if faults or outcome is not Outcome.PASS else Remedy.NONE,
             tests=report.tests,
             faults=faults,

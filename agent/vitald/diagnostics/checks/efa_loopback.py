@@ -26,9 +26,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from vitald.collectors import small_files
-from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.small_files import presentable
+from vitald import small_files
 from vitald.config.paths import Paths
 from vitald.config.values import Config
 from vitald.diagnostics.bandwidth import BandwidthCheck
@@ -36,6 +34,8 @@ from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import EfaLoopbackSettings
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest, Test
+from vitald.text import clean_line
+from vitald.topology.pci_inventory import PciInventory
 
 NAME = "efa_loopback"
 FAILED, SLOW = f"{NAME}/failed", f"{NAME}/slow"
@@ -131,7 +131,7 @@ def read_table(text: str) -> PingpongTable:
         elif heading and words and _SIZE.fullmatch(words[0]):
             row = _read_row(dict(zip(heading, words))) if len(words) == len(heading) else None
             if row is None:
-                return PingpongTable(tuple(rows), presentable(line.strip()))
+                return PingpongTable(tuple(rows), clean_line(line.strip()))
             rows.append(row)
     return PingpongTable(tuple(rows))
 
@@ -383,7 +383,7 @@ def _make_report(results: list[AdapterResult]) -> Report:
     outcome = min((result.outcome for result in results), key=_WORST.index)
     return Report(
         outcome=outcome,
-        reason=presentable("; ".join(result.text for result in results if result.text)),
+        reason=clean_line("; ".join(result.text for result in results if result.text)),
         remedy=max((result.remedy for result in results), key=lambda remedy: remedy.rank),
         tests=tuple(
             Test(

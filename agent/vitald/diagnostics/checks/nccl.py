@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from vitald.collectors.small_files import presentable
 from vitald.config.paths import Paths
 from vitald.config.values import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
@@ -31,6 +30,7 @@ from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import NcclSettings
 from vitald.model.diagnostic import Outcome, Report, RunRequest
+from vitald.text import clean_line
 
 NAME = "nccl"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
@@ -138,7 +138,7 @@ class _TextReader:
         if self._read_comment(line) or self._read_row(line):
             return
         if any(pattern.search(line) for pattern in _COMPLAINTS):
-            self._complaints.append(presentable(line.strip()))
+            self._complaints.append(clean_line(line.strip()))
 
     def make_output(self) -> NcclOutput:
         return replace(
@@ -182,7 +182,7 @@ class _TextReader:
         if len(words) == len(self._heading) + (self._heading[-1] == "timestamp"):
             self._rows.append(list(zip(self._heading, words)))
         else:
-            self._broken = self._broken or presentable(line.strip())
+            self._broken = self._broken or clean_line(line.strip())
         return True
 
 
@@ -239,7 +239,7 @@ def _add_rows(rows: Sequence[Row], footer: NcclOutput, broken: str) -> NcclOutpu
     for row in rows:
         figures = _read_figures(row)
         if figures is None:
-            broken = broken or presentable(" ".join(value for _, value in row))
+            broken = broken or clean_line(" ".join(value for _, value in row))
         else:
             whole.append(figures)
     return replace(
@@ -418,9 +418,9 @@ class NcclCheck(BandwidthCheck):
         ended = f"all_reduce_perf ended with {output.exit_code}: "
         settings = _find_complaints(printed, _SETTINGS)
         if settings or output.exit_code in (126, 127):
-            return tool.report_misconfigured(presentable(ended + next(iter(settings), cause)))
+            return tool.report_misconfigured(clean_line(ended + next(iter(settings), cause)))
         if _find_complaints(printed, _SOFTWARE) or not _find_complaints(printed, _FAILURE):
-            return tool.report_error(presentable(ended + cause))
+            return tool.report_error(clean_line(ended + cause))
         gpu = _find_first_blamed(_find_complaints(printed, _WARN), printed, gpus)
         return self._report_fault(FAILED, cause, printed, [gpu])
 

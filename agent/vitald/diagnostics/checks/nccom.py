@@ -22,9 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitald.collectors import small_files
-from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.small_files import presentable
+from vitald import small_files
 from vitald.config.paths import Paths
 from vitald.config.values import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
@@ -33,6 +31,8 @@ from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import NccomSettings
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Report, RunRequest
+from vitald.text import clean_line
+from vitald.topology.pci_inventory import PciInventory
 
 NAME = "nccom"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
@@ -90,19 +90,19 @@ def _read_text(text: str) -> NccomTable:
     for line in tool.split_lines(text):
         words = line.split()
         if _ERRORS.search(line) or _FAILURE.search(line):
-            errors.append(presentable(line.strip()))
+            errors.append(clean_line(line.strip()))
         elif _WRONG.search(line):
-            wrong.append(presentable(line.strip()))
+            wrong.append(clean_line(line.strip()))
         elif _SIZE in words and _BUS in words:
             heading = words
         elif (match := _AVERAGE.search(line)) is not None:
             average = tool.parse_figure(match[1])
-            broken = broken or (presentable(line.strip()) if average is None else "")
+            broken = broken or (clean_line(line.strip()) if average is None else "")
         elif heading and words and words[0].isdecimal():
             if len(words) == len(heading):
                 rows.append(dict(zip(heading, words)))
             else:
-                broken = broken or presentable(line.strip())
+                broken = broken or clean_line(line.strip())
     return replace(
         _build_table(rows, average, broken),
         errors=tuple(errors[:_MAX_COMPLAINTS]),
@@ -136,7 +136,7 @@ def _build_table(
             tool.parse_figure(row.get(name, "")) for name in (_SIZE, _BUS, _ALGORITHM)
         )
         if size is None or bus is None or algorithm is None:
-            broken = broken or presentable(" ".join(row.values()))
+            broken = broken or clean_line(" ".join(row.values()))
             continue
         sizes.append(int(size))
         buses.append(bus)
@@ -253,9 +253,9 @@ class NccomCheck(BandwidthCheck):
         if failed or not table.sizes:
             settings = _find_settings_complaint(printed)
             if settings or output.exit_code in (126, 127):
-                return tool.report_misconfigured(presentable(f"{PROGRAM}: {settings or cause}"))
+                return tool.report_misconfigured(clean_line(f"{PROGRAM}: {settings or cause}"))
         if _has_crashed(printed, table):
-            return tool.report_error(presentable(f"{PROGRAM} crashed: {cause}"))
+            return tool.report_error(clean_line(f"{PROGRAM} crashed: {cause}"))
         if failed:
             return self._report_fault(
                 FAILED,

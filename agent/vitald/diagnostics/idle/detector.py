@@ -26,9 +26,10 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 
-from vitald.collectors.small_files import list_names, presentable, read_text
 from vitald.diagnostics.idle.device_users import DeviceUser, ProcessTable, is_device
 from vitald.diagnostics.idle.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, TESTS, KnownPrograms
+from vitald.small_files import list_names, read_text
+from vitald.text import clean_line
 
 _GPU = re.compile(r"nvidia[0-9]+")
 _NEURON = re.compile(r"neuron[0-9]+")
@@ -173,7 +174,7 @@ class IdleDetector:
             if not context.testing:
                 uses += [*self._list_memory_users(memory), *self._list_unknown(compute, memory)]
         except OSError as error:
-            return (self.report_unknown(presentable(str(error))),)
+            return (self.report_unknown(clean_line(str(error))),)
         found = _merge_uses(uses)
         self._note_state(idle=not found)
         return found
@@ -189,7 +190,7 @@ class IdleDetector:
         try:
             table.read_processes(self._clock())
         except OSError as error:
-            return (self.report_unknown(presentable(str(error))),)
+            return (self.report_unknown(clean_line(str(error))),)
         uses = [
             self._name_use(UseKind.PROCESS, user.pid, user.words, user.devices[0])
             for user in self._list_harmful()
@@ -235,7 +236,7 @@ class IdleDetector:
         for pid, job in self._table.steps.items():
             yield _make_slurm_use(job, pid=pid)
         for job in context.announced:
-            yield Use(kind=UseKind.JOB, words=presentable(f"job {job}"), job=job)
+            yield Use(kind=UseKind.JOB, words=clean_line(f"job {job}"), job=job)
 
     def _list_harmful(self) -> Iterator[DeviceUser]:
         """Processes that have devices open, without the programs for which that is no work."""

@@ -22,9 +22,9 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
-from vitald.collectors.small_files import KERNEL_THREAD, list_names, presentable, read_text
 from vitald.diagnostics.idle.harmless import RunningProgram
-from vitald.text import count_noun, join_first
+from vitald.small_files import KERNEL_THREAD, list_names, read_text
+from vitald.text import clean_line, count_noun, join_first
 
 # Device files that only those who use a device have open. /dev/nvidiactl and the two capabilities
 # of MIG's management are open to all users.
@@ -168,7 +168,7 @@ class ProcessTable:
             words = tail.split()
             flags, pending = int(words[6]), int(words[28])
             return Stat(
-                name=presentable(head.partition("(")[2]),
+                name=clean_line(head.partition("(")[2]),
                 state=words[0],
                 parent=int(words[1]),
                 threads=int(words[17]),

@@ -20,7 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.collectors.small_files import KERNEL_THREAD, presentable
+from vitald.small_files import KERNEL_THREAD
+from vitald.text import clean_line
 
 MARKER = "VITALD_RUN"
 _ENVIRON_BYTES = 1024 * 1024
@@ -48,7 +49,7 @@ class Process:
     started: int = -1
 
     def __str__(self) -> str:
-        return f"{presentable(self.name)} (pid {self.pid})"
+        return f"{clean_line(self.name)} (pid {self.pid})"
 
     @property
     def is_dead(self) -> bool:

@@ -24,11 +24,10 @@ from pathlib import Path
 
 import anyio
 
-from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.run.descendants import Process
 from vitald.diagnostics.run.start import NotStarted, Started, start_program
-from vitald.text import join_first
+from vitald.text import clean_line, join_first
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 _START_S = 10.0  # a disk that does not answer
@@ -117,7 +116,7 @@ class _ProgramRun:
         """Ends the program. One that has just exited by itself keeps its own result."""
         self._check_exit()
         if self._exited is None and self._ended is None:
-            self._ended, self._why = ended, presentable(why)
+            self._ended, self._why = ended, clean_line(why)
         self._kill_at = min(
             self._kill_at,
             self._loop.time() + (self._command.grace_s if grace_s is None else grace_s),
@@ -333,7 +332,7 @@ class _ProgramRun:
 
     @property
     def _program_name(self) -> str:
-        return presentable(self._command.argv[0]) if self._command.argv else ""
+        return clean_line(self._command.argv[0]) if self._command.argv else ""
 
     def _make_result(self, left: list[Process]) -> Output:
         ended = self._ended or (

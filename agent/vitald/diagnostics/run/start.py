@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.collectors.small_files import presentable
+from vitald.config.paths import FOLDERS
 from vitald.diagnostics.check import Command
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.run.descendants import MARKER, Descendants
-from vitald.program_paths import FOLDERS
+from vitald.text import clean_line
 
 _OOM_SCORE = "500"  # the daemon's is below 0, and a diagnostic is what the node can best do without
 
@@ -113,7 +113,7 @@ def start_program(command: Command, procfs: Path) -> Started:
         for fd in reading:
             os.close(fd)
         raise NotStarted(
-            _explain_failure(error, presentable("".join(command.argv[:1])), environment["PATH"])
+            _explain_failure(error, clean_line("".join(command.argv[:1])), environment["PATH"])
         ) from error
     finally:
         for fd in writing:
@@ -147,7 +147,7 @@ def _refuse_tampered(name: str, search: str) -> None:
     """Raises NotStarted for a program that root must not run, since others could change it."""
     found = shutil.which(name, path=search)
     if found is not None and (tampering := tool.find_tampering(found)):
-        raise NotStarted(f"{presentable(found)} is not run as root: {presentable(tampering)}")
+        raise NotStarted(f"{clean_line(found)} is not run as root: {clean_line(tampering)}")
 
 
 def _explain_failure(error: OSError | ValueError | IndexError, name: str, search: str) -> str:
@@ -163,7 +163,7 @@ def _explain_failure(error: OSError | ValueError | IndexError, name: str, search
     )
     found = shutil.which(name, os.F_OK, path=search)
     if error.errno == errno.ENOENT and found is not None:
-        return f"{presentable(found)} cannot be run: its interpreter is missing: {words}"
+        return f"{clean_line(found)} cannot be run: its interpreter is missing: {words}"
     if error.errno == errno.ENOENT:
         return (
             f"{name} is not there: {words}"
@@ -171,6 +171,6 @@ def _explain_failure(error: OSError | ValueError | IndexError, name: str, search
             else f"there is no {name} on PATH: {words}"
         )
     return (
-        f"{presentable(found or name)} cannot be run:"
+        f"{clean_line(found or name)} cannot be run:"
         f" {_HINTS.get(error.errno or 0, 'the system refuses')}: {words}"
     )

@@ -22,12 +22,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.small_files import describe_error, presentable
 from vitald.config.paths import is_root
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy, Report
+from vitald.small_files import describe_error
+from vitald.text import clean_line
+from vitald.topology.pci_inventory import PciInventory
 
 GIGA, GIBI, MICRO = 1e9, float(1 << 30), 1e-6
 NO_GPU = "there is no NVIDIA GPU on PCI"
@@ -58,11 +59,11 @@ def find_program(program: str, folders: Sequence[str] = ()) -> str:
 def explain_absence(program: str, folders: Sequence[str] = ()) -> str:
     """Says that the program is not installed, and where it was searched."""
     if refused := next(_list_candidates(program, folders), ""):
-        return f"{presentable(refused)} is not run as root: {presentable(find_tampering(refused))}"
+        return f"{clean_line(refused)} is not run as root: {clean_line(find_tampering(refused))}"
     if "/" in program:
-        return f"{presentable(program)} is not there, or may not be executed"
+        return f"{clean_line(program)} is not there, or may not be executed"
     beside = f", nor in {', '.join(folders)}" if folders else ""
-    return f"{presentable(program)} is not installed: it is not on PATH{beside}"
+    return f"{clean_line(program)} is not installed: it is not on PATH{beside}"
 
 
 def _list_candidates(program: str, folders: Sequence[str]) -> Iterator[str]:
@@ -142,7 +143,7 @@ def report_not_run(what: str, output: Output) -> Report | None:
     """
     if output.ended in (ProgramEnd.EXITED, ProgramEnd.DEADLINE):
         return None
-    because = presentable(output.why) or _describe_end(output)
+    because = clean_line(output.why) or _describe_end(output)
     reason = {
         ProgramEnd.NOT_STARTED: f"{what} could not be started: {because}",
         ProgramEnd.CANCELLED: f"{what} was ended: {because}",
@@ -180,7 +181,7 @@ def find_last_line(*texts: str) -> str:
     for text in texts:
         for line in reversed(text[-8 * _MAX_WIDTH :].splitlines()):
             if line.strip():
-                return presentable(line.strip())
+                return clean_line(line.strip())
     return ""
 
 

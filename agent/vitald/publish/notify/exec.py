@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import structlog
 
-from vitald import program_paths
+from vitald.config.paths import PATH
 from vitald.publish.notify.formats import FORMATS, encode_json
 from vitald.publish.notify.formats.text import describe_notification, is_simulated
 from vitald.publish.notify.notification import Notification
@@ -144,7 +144,7 @@ def build_environment(notification: Notification) -> dict[str, str]:
         "SIMULATED": str(is_simulated(notification)).lower(),
     }
     return {
-        "PATH": program_paths.PATH,
+        "PATH": PATH,
         "LANG": "C.UTF-8",
         **{f"VITALD_{key}": limit_bytes(value, _MAX_VALUE) for key, value in values.items()},
     }

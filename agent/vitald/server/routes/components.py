@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from vitald.collectors.discovery import find_switched
 from vitald.collectors.nvml.gpu_node import NAME as NVML
-from vitald.collectors.pci.inventory import PciDevice, PciInventory
 from vitald.core.node_state import NodeState, Observation
 from vitald.judge.verdict import WorkPhase, compute_status
 from vitald.model import NODE, Action, Component, ComponentKind, Finding, Status, Verdict
 from vitald.server import serialize
+from vitald.topology.pci_inventory import PciDevice, PciInventory
 
 if TYPE_CHECKING:
     from vitald.server import schema

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from vitald.catalog import Catalog
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.device_directory import DeviceDirectory
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
@@ -25,6 +24,7 @@ from vitald.server.request import (
     read_since,
 )
 from vitald.tomlfile import suggest_word
+from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from vitald import __version__
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.collectors.nvml.readings import RACK_LOCATION
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import LedgerHealth, NodeState, Observation
 from vitald.judge.verdict import WorkPhase, compute_status, sort_by_strength
 from vitald.model import Component, ComponentKind, DeviceNames, Finding, Readings
@@ -32,6 +31,7 @@ from vitald.server.routes.configuration import describe_configuration
 from vitald.server.routes.context import RouteContext
 from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
 from vitald.server.routes.publishers import describe_report
+from vitald.topology.pci_inventory import PciInventory
 
 if TYPE_CHECKING:
     from vitald.server import schema

@@ -20,7 +20,6 @@ from aiohttp import web
 
 from vitald.checking import read_texts
 from vitald.collectors.nvml.release import Releases
-from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.device_directory import DeviceDirectory
 from vitald.model import ComponentKind
 from vitald.server import endpoints, serialize
@@ -34,6 +33,7 @@ from vitald.server.request import (
     require_release_right,
 )
 from vitald.server.routes.context import find_component
+from vitald.topology.pci_inventory import PciInventory
 
 if TYPE_CHECKING:
     from vitald.server import schema

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from vitald.collectors.small_files import read_attribute
 from vitald.model import Component, ComponentKind
+from vitald.small_files import read_attribute
 
 NVIDIA, AMAZON = 0x10DE, 0x1D0F
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

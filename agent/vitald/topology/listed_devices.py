@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitald.catalog.rules import DeviceListing
-from vitald.collectors.small_files import list_names
+from vitald.small_files import list_names
 
 _FOLDERS = {
     DeviceListing.MEMORY_CONTROLLERS: ("devices/system/edac/mc",),
