@@ -15,8 +15,8 @@ import pytest
 from tests.unit.test_scan import BUS, JOURNAL, Json, scan_json
 from vitald.collectors.kernel_log.dates import parse_date
 from vitald.collectors.kernel_log.lines import strip_prefix
-from vitald.collectors.kernel_log.saved_clock import MAX_HELD_EVENTS, LogClock, sort_by_place
-from vitald.collectors.kernel_log.saved_sections import SavedEvent, Section, parse_heading
+from vitald.scan.saved_clock import MAX_HELD_EVENTS, LogClock, sort_by_place
+from vitald.scan.saved_sections import SavedEvent, Section, parse_heading
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
 

@@ -80,7 +80,7 @@ def named(prefix: str) -> list[str]:
 
 GRAMMARS = [
     f"vitald.collectors.kernel_log.{name}"
-    for name in (*("lines", "months", "recognise", "record", "saved_clock", "xid"),)
+    for name in ("lines", "months", "recognise", "record", "xid")
 ]
 # Sections of the configuration, each in the package that it configures
 SETTINGS = [name for name in MODULES if name.endswith(".settings")]
@@ -92,6 +92,7 @@ PURE = [
     *RULES,
     *(name for name in named("vitald.judge") if name not in SETTINGS),
     *GRAMMARS,
+    "vitald.scan.saved_clock",
     *ROOTS_RULES,
 ]
 
@@ -101,7 +102,7 @@ LAYERS = (
     *("text", "timestamps", "backoff", "tasks"),
     *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd", "small_files"),
     *("config", "catalog", "settings", "slurm", "judge"),
-    *("topology", "collectors", "ledger", "config.sections", "core"),
+    *("topology", "collectors", "scan", "ledger", "config.sections", "core"),
     *("diagnostics", "recovery"),
     *("server", "metrics", "publish"),
     *("simulator", "daemon", "cli", "__main__"),
@@ -274,6 +275,12 @@ def test_only_the_command_line_builds_the_daemon() -> None:
     assert [
         name for name, path in MODULES.items() if forbidden(imports(path), "vitald.daemon")
     ] == ["vitald.cli.run"]
+
+
+def test_only_the_command_line_reads_saved_logs() -> None:
+    importers = {name for name, path in MODULES.items() if forbidden(imports(path), "vitald.scan")}
+    outside = importers - {*named("vitald.scan")}
+    assert outside and outside <= {*named("vitald.cli")}
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:

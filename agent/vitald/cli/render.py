@@ -18,7 +18,7 @@ from vitald.text import count_noun, escape_unprintable
 from vitald.timestamps import parse_rfc3339
 
 if TYPE_CHECKING:
-    from vitald.collectors.kernel_log.saved_coverage import Stamp
+    from vitald.scan.saved_coverage import Stamp
 
 
 Json = dict[str, object]

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
-    from vitald.collectors.kernel_log.saved_coverage import Stamp
     from vitald.config.values import Config
     from vitald.judge.engine import Judge
     from vitald.ledger.queries import LedgerSnapshot
     from vitald.model import Event, Finding
+    from vitald.scan.saved_coverage import Stamp
 
     # By the rules in force, and by the others; and where its line is in a log
     Pair = tuple[Event | None, Event | None, Stamp | None]
@@ -65,11 +65,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from vitald.catalog import CatalogError
     from vitald.catalog.settings import load_configured_catalog
-    from vitald.collectors.kernel_log.unpack import CannotUnpack
     from vitald.config.errors import ConfigError
     from vitald.config.file import find_default_file
     from vitald.config.sections import load_config
     from vitald.ledger.errors import LedgerError
+    from vitald.scan.unpack import CannotUnpack
 
     path = arguments.config or find_default_file()
     try:
@@ -117,7 +117,7 @@ def _replay_log(
 ) -> int:
     from vitald.cli.check import EXIT
     from vitald.collectors.kernel_log.interpret import Interpreter
-    from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, open_log
+    from vitald.scan.saved_log import MarkedDrills, SavedLog, open_log
 
     userspace = config[KernelLogSettings].userspace
     device_reset = config[PolicySettings].device_reset

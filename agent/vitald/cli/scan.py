@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
-    from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
-    from vitald.collectors.kernel_log.saved_log import SavedLog
-    from vitald.collectors.kernel_log.saved_sections import SavedEvent
     from vitald.config.values import Config
     from vitald.model import Event, Finding, FindingKey, Transition, Verdict
+    from vitald.scan.saved_coverage import LogCoverage, Stamp
+    from vitald.scan.saved_log import SavedLog
+    from vitald.scan.saved_sections import SavedEvent
     from vitald.server import schema
 
 from vitald.cli import EX_NOINPUT, config_options, finding_text, render
@@ -68,7 +68,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vitald.collectors.kernel_log.unpack import CannotUnpack
+    from vitald.scan.unpack import CannotUnpack
 
     config, catalog = config_options.load_catalog(arguments.config, arguments.profile)
     gc.disable()  # nothing of a log makes cycles, and a collection visits all that is kept
@@ -96,7 +96,7 @@ class _EndedFinding:
 
 def _scan_log(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> int:
     from vitald.collectors.kernel_log.interpret import Interpreter
-    from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, open_log
+    from vitald.scan.saved_log import MarkedDrills, SavedLog, open_log
 
     reader = Interpreter(
         catalog,

@@ -86,8 +86,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vitald.collectors.kernel_log.unpack import CannotUnpack
     from vitald.config.file import find_default_file
+    from vitald.scan.unpack import CannotUnpack
 
     path = arguments.config or find_default_file()
     _, catalog = config_options.load_catalog(path, arguments.profile)
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read_content(file: str) -> bytes:
     """The output: unpacked, converted from UTF-16 if it was saved so, without colour codes."""
-    from vitald.collectors.kernel_log.unpack import Unpacked
+    from vitald.scan.unpack import Unpacked
 
     with (
         sys.stdin.buffer if file == "-" else Path(file).open("rb") as stream,

@@ -38,7 +38,7 @@ from vitald.collectors.kernel_log.lines import (
     join_lines,
     strip_prefix,
 )
-from vitald.collectors.kernel_log.saved_clock import BANNER, is_banner
+from vitald.collectors.kernel_log.record import BANNER, is_banner
 from vitald.model import Batch, Event, Position, SourceFailed
 
 _POLL_S, _HEARTBEAT_S = 0.25, 1.0

@@ -21,8 +21,16 @@ from vitald.model import Position, Value
 _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _ESCAPED = re.compile(rb"[^ -\[\]-~]")
 
+BANNER = b"Linux version "  # the first line of every boot
+# With its version number it is longer than a process name, so that no process can forge it.
+_VERSION = re.compile(re.escape(BANNER) + rb"\d{1,3}\.\d{1,3}")
 # prio, seq, usec, text; further fields and the dictionary lines are skipped.
 split_record = re.compile(rb"(\d{1,4}),(\d{1,20}),(\d{1,20}),[^;\n]{1,512};([^\n]*)").match
+
+
+def is_banner(message: bytes) -> bool:
+    """Whether it is the first line of a boot."""
+    return _VERSION.match(message) is not None
 
 
 class TornRecord(ValueError):

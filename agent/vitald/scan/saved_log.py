@@ -28,17 +28,17 @@ from vitald.collectors.kernel_log.interpret import Interpreter, make_boot_event
 from vitald.collectors.kernel_log.lines import Line, Loss, LossDetector, join_lines
 from vitald.collectors.kernel_log.recognise import begins_with_name
 from vitald.collectors.kernel_log.record import ParsedLine
-from vitald.collectors.kernel_log.saved_clock import LogClock, sort_by_place
-from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
-from vitald.collectors.kernel_log.saved_records import RecordReader, SavedRecord
-from vitald.collectors.kernel_log.saved_sections import (
+from vitald.model import Component, ComponentKind, Event
+from vitald.scan.saved_clock import LogClock, sort_by_place
+from vitald.scan.saved_coverage import LogCoverage, Stamp
+from vitald.scan.saved_records import RecordReader, SavedRecord
+from vitald.scan.saved_sections import (
     SavedEvent,
     Section,
     parse_heading,
     place_sections,
 )
-from vitald.collectors.kernel_log.unpack import Unpacked
-from vitald.model import Component, ComponentKind, Event
+from vitald.scan.unpack import Unpacked
 
 _BUFFER_BYTES = 1 << 18
 _MAX_SHOWN, _MAX_SHOWN_BYTES = 5, 1024  # unrecognised lines

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from vitald.collectors.kernel_log.interpret import make_boot_event
-from vitald.collectors.kernel_log.saved_clock import MAX_HELD_EVENTS, LogClock
-from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
 from vitald.model import Event
 from vitald.model.event import UNDATED
+from vitald.scan.saved_clock import MAX_HELD_EVENTS, LogClock
+from vitald.scan.saved_coverage import LogCoverage, Stamp
 
 _BEFORE_S = 0.5  # between the lines of a boot and the next boot
 _HEADING = re.compile(rb"\*\*\* /|==> \S+ <==|_{8,}\s*\Z")

@@ -25,7 +25,7 @@ from vitald.collectors.kernel_log.lines import (
     strip_prefix,
 )
 from vitald.collectors.kernel_log.record import escape
-from vitald.collectors.kernel_log.saved_coverage import LogCoverage
+from vitald.scan.saved_coverage import LogCoverage
 
 _MAX_LINE_BYTES = 1 << 16  # the rest of a longer line is not read
 _MAX_OBJECT = 1 << 20  # characters; no tool writes a record as a longer JSON object

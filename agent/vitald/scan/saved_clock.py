@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from vitald.collectors.kernel_log.lines import Line
+from vitald.collectors.kernel_log.record import BANNER, is_banner
 
-BANNER = b"Linux version "  # the first line of every boot
-# With its version number it is longer than a process name, so that no process can forge it.
-_VERSION = re.compile(re.escape(BANNER) + rb"\d{1,3}\.\d{1,3}")
 # Written by journalctl between two boots
 _NEXT_BOOT = re.compile(rb"-- (?:Boot [0-9a-f]{32}|Reboot) --\s*\Z")
 _JITTER_USEC = 2_000_000  # stamps of two processors differ by less
@@ -34,11 +32,6 @@ _EARLY_S, _MAX_ZONE_DIFFERENCE_S = 1800.0, 15 * 3600.0
 _NO_CLOCK = 1_262_304_000.0
 _MAX_BOOTS = 1024
 MAX_HELD_EVENTS = 1 << 14  # events that are out of order by more than this stay so
-
-
-def is_banner(message: bytes) -> bool:
-    """Whether it is the first line of a boot."""
-    return _VERSION.match(message) is not None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""Saved kernel logs: their forms, their clock, and the events that their lines report."""
