@@ -42,6 +42,16 @@ from vitald.diagnostics.node_view import NodeView
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.settings import DiagnosticsSettings
+from vitald.http_server import library
+from vitald.http_server.listeners import (
+    CannotStart,
+    find_group_id,
+    find_user_id,
+    open_api_sockets,
+    open_tcp_socket,
+    serve_application,
+    wait_until,
+)
 from vitald.judge.settings import PolicySettings
 from vitald.ledger.errors import LedgerError, LedgerNewer
 from vitald.ledger.queries import PastQuery, RowList, read_events, read_run, read_runs
@@ -55,19 +65,9 @@ from vitald.metrics.settings import MetricsSettings
 from vitald.metrics.slurm import UnknownJobs
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
 from vitald.publish.settings import PublishSettings
+from vitald.recovery.requester import RecoveryRequester
 from vitald.recovery.settings import RecoverySettings
 from vitald.server.app import Api, Routes
-from vitald.server.listeners import (
-    CannotStart,
-    find_group_id,
-    find_user_id,
-    open_api_sockets,
-    open_tcp_socket,
-    serve_application,
-    wait_until,
-)
-from vitald.server.recovery_requester import RecoveryRequester
-from vitald.server.routes import library
 from vitald.server.routes.configuration import ConfigurationRoutes
 from vitald.server.routes.diagnostics import DiagnosticRoutes
 from vitald.server.routes.expect import ExpectRoutes

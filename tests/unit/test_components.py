@@ -193,7 +193,7 @@ def test_coverage_counts_readings(told: Told) -> None:
         read(dimms[3], a=0.0, missing="b c d"),
     )
     one = told.coverage()["host", "dimm"]
-    assert (one.components, one.observable, one.asked) == (4, 7, 16)
+    assert (one.components, one.observable, one.attempted) == (4, 7, 16)
     assert [(gap.readings, len(gap.components)) for gap in one.gaps] == [
         (("c", "d"), 4),
         (("b",), 1),
@@ -210,14 +210,14 @@ def test_what_is_not_seen_is_not_observed(told: Told) -> None:
         read(blind, blind="unknown layout"),
     )
     one = told.coverage()["neuron", "neuron"]
-    assert (one.components, one.observable, one.asked, one.gaps) == (3, 2, 6, ())
+    assert (one.components, one.observable, one.attempted, one.gaps) == (3, 2, 6, ())
 
 
 def test_a_whole_kind_that_cannot_be_observed(told: Told) -> None:
     """It is told as coverage, and is no component that could be well."""
     told.source("host", read(Component(ComponentKind.DIMM), missing="corrected_errors"))
     one = told.coverage()["host", "dimm"]
-    assert (one.components, one.observable, one.asked, len(one.gaps)) == (0, 0, 1, 1)
+    assert (one.components, one.observable, one.attempted, len(one.gaps)) == (0, 0, 1, 1)
     assert list(told.all()) == ["node"]
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from vitald.core.supervisor import Supervisor
 from vitald.daemon import Daemon
+from vitald.http_server.listeners import open_unix_socket
 from vitald.model import Batch
-from vitald.server.listeners import open_unix_socket
 
 
 class Past:

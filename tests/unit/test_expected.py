@@ -24,9 +24,9 @@ from vitald.collectors.inventory.device_counts import LearnedCount, learn_count
 from vitald.collectors.inventory.readings import KINDS
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml.gpu_node import GpuNode
+from vitald.http_server.peer import Peer
 from vitald.model import Action, Batch, Position
 from vitald.server.app import Handler
-from vitald.server.peer import Peer
 from vitald.server.routes.expect import ExpectRoutes
 from vitald.topology.pci_inventory import PciInventory
 

@@ -51,7 +51,7 @@ CALENDAR = "vitald.judge.device_history"
 ROOTS_RULES = [f"vitald.recovery.{name}" for name in ("action_log", "decision", "recovery_request")]
 SERVER = (
     *("aiohttp", "structlog", "prometheus_client", "anyio", "jinja2"),
-    *(f"vitald.server.{name}" for name in ("app", "schema", "routes")),
+    *("vitald.http_server", *(f"vitald.server.{name}" for name in ("app", "schema", "routes"))),
 )
 
 
@@ -104,7 +104,7 @@ LAYERS = (
     *("config", "catalog", "settings", "slurm", "judge"),
     *("topology", "collectors", "scan", "ledger", "config.sections", "core"),
     *("diagnostics", "recovery"),
-    *("server", "metrics", "publish"),
+    *("http_server", "metrics", "server", "publish"),
     *("simulator", "daemon", "cli", "__main__"),
 )
 
@@ -267,8 +267,12 @@ def test_outputs_and_sources_do_not_judge() -> None:
 def test_what_root_runs_knows_nothing_of_the_daemon() -> None:
     daemons = ("core", "diagnostics", "judge", "ledger", "collectors", "metrics")
     found = list_imports("vitald.recovery", *(f"vitald.{name}" for name in daemons))
+    requesting = "vitald.recovery.requester"  # the daemon's part
+    assert found.pop(requesting)
     modules = {name for names in found.values() for name in names if name in MODULES}
     assert modules <= {*SETTINGS}
+    assert list_imports("vitald.recovery", requesting) == {}
+    assert list_imports("vitald.cli", requesting) == {}
 
 
 def test_only_the_command_line_builds_the_daemon() -> None:

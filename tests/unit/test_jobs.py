@@ -18,11 +18,11 @@ from tests.unit.builders import booted, event, finding
 from tests.waiting import WAIT_S
 from vitald.core.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
 from vitald.core.node_state import NodeState
+from vitald.http_server.peer import Peer
 from vitald.model import NODE, Action, Batch, Event, Incident, make_single_incident
 from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
 from vitald.model.event import CLOCK_STEPPED
 from vitald.server import serialize
-from vitald.server.peer import Peer
 from vitald.server.request import RequestRefused
 from vitald.server.routes.jobs import JobRoutes
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from vitald.server.routes.library import Doorkeeper
+from vitald.http_server.library import Doorkeeper
 
 
 class Loop:

@@ -27,12 +27,13 @@ from vitald.cli.status import show_status
 from vitald.core import publisher_reports as kept
 from vitald.core.node_state import NodeState
 from vitald.core.publisher_reports import SILENT_AFTER_S, Publishers
+from vitald.http_server import connection_limit
+from vitald.http_server.peer import Peer
 from vitald.metrics import daemon as metrics
 from vitald.publish import publisher
 from vitald.publish.publisher import DaemonReport, _describe_health
 from vitald.publish.sink import SinkHealth
-from vitald.server import connection_limit, endpoints
-from vitald.server.peer import Peer
+from vitald.server import endpoints
 from vitald.server.request import PUBLISHES, RequestRefused
 from vitald.server.routes.publishers import PublisherRoutes, describe_report
 

@@ -22,6 +22,7 @@ from tests.system.test_metrics import complaints
 from tests.unit.builders import event, finding, gpu, interpreter
 from vitald.core.node_state import NodeState
 from vitald.core.publisher_reports import SinkReport
+from vitald.diagnostics.view import DiagnosticsView
 from vitald.metrics.diagnostics import RunTally
 from vitald.metrics.exporter import NodeStateCollector
 from vitald.metrics.exposition import MAX_CHARACTERS, ExpositionWriter, Format, clean_label
@@ -42,9 +43,8 @@ from vitald.model import (
     When,
 )
 from vitald.model.diagnostic import ScheduledRun
+from vitald.recovery.requester import RecoveryRequester
 from vitald.recovery.settings import RecoverySettings
-from vitald.server.recovery_requester import RecoveryRequester
-from vitald.server.routes.diagnostics import DiagnosticsView
 from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import WorkerThread
 

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         return EX_CONFIG
     import_aiohttp()
     from vitald.daemon import Daemon  # not before the log is configured
-    from vitald.server.listeners import CannotStart
+    from vitald.http_server.listeners import CannotStart
     from vitald.worker_thread import NoThread
 
     return_memory_early()

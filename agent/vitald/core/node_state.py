@@ -89,6 +89,17 @@ class Observation:
     readings: Readings | None
     unknown_reason: str
 
+    def list_attempted(self) -> set[str]:
+        """The readings that the source tries to read of it."""
+        read = self.readings
+        return {*read.values, *read.missing} if read is not None else set()
+
+    def count_observable(self) -> int:
+        """How many of them it observes now."""
+        if self.readings is None or self.unknown_reason:
+            return 0
+        return len(self.readings.values.keys() - self.readings.missing.keys())
+
 
 class StreamEnd(Enum):
     """Why a subscription ends."""

@@ -14,8 +14,8 @@ from vitald import __version__
 from vitald.collectors.kernel_log.interpret import Counters
 from vitald.core.node_state import ConfigurationFile, LedgerHealth, NodeState
 from vitald.core.publisher_reports import Publishers
+from vitald.http_server.connection_limit import ConnectionLimit
 from vitald.metrics.families import make_counter, make_gauge
-from vitald.server.connection_limit import ConnectionLimit
 
 
 def collect_sources(node_state: NodeState) -> Iterator[Metric]:

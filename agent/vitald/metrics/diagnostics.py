@@ -16,8 +16,8 @@ from operator import itemgetter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from vitald.core.node_state import Count
+from vitald.diagnostics.view import DiagnosticsView
 from vitald.model.diagnostic import Measure, Outcome, Run, Stage
-from vitald.server.routes.diagnostics import DiagnosticsView
 from vitald.text import clean_line
 
 PREEMPTED = "preempted"  # stopped to make room for work: no result

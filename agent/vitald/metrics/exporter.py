@@ -11,8 +11,11 @@ from prometheus_client.core import Metric
 
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.gpu_node import NAME as NVML
+from vitald.core import components
 from vitald.core.node_state import NodeState
-from vitald.metrics import daemon, diagnostics, families, node
+from vitald.diagnostics.view import DiagnosticsView
+from vitald.http_server.connection_limit import ConnectionLimit
+from vitald.metrics import daemon, diagnostics, families, node, recovery
 from vitald.metrics.diagnostics import RunTally
 from vitald.metrics.exposition import WrittenFamily
 from vitald.metrics.gpus import GpuMetrics, XidCollector
@@ -21,10 +24,7 @@ from vitald.metrics.slurm import UnknownJobs
 from vitald.metrics.verdict import count_worst_findings, make_status
 from vitald.metrics.verdict_tier import drop_families, select_families
 from vitald.model import Verdict
-from vitald.server.connection_limit import ConnectionLimit
-from vitald.server.recovery_requester import RecoveryRequester
-from vitald.server.routes import components
-from vitald.server.routes.diagnostics import DiagnosticsView
+from vitald.recovery.requester import RecoveryRequester
 from vitald.topology.pci_inventory import PciInventory
 
 
@@ -97,7 +97,7 @@ class NodeStateCollector:
         yield node.count_transitions(state)
         yield node.score_suspects(state, lambda: components.name_identities(state, self.inventory))
         yield from diagnostics.collect_current(self.diagnostics)
-        yield from self.recovery.collect_metrics()
+        yield from recovery.collect_metrics(self.recovery)
         yield from self.unknown_jobs.collect_metrics()
         yield from daemon.collect_metrics(state.publishers)
         yield from daemon.collect_sources(state)

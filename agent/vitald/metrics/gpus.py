@@ -28,7 +28,6 @@ from vitald.metrics.families import (
     format_bool,
 )
 from vitald.model import Component, ComponentKind, Readings, Sample
-from vitald.server import serialize
 
 LABELS = ("gpu", "uuid", "pci_bus_id", "model")
 
@@ -101,9 +100,14 @@ def _make_places(gpus: Sequence[LabelledReadings]) -> Metric:
     for gpu in gpus:
         values = gpu.readings.values
         if any(name in values for name in RACK_LOCATION):
-            location = (str(serialize.plain(values.get(name, ""))) for name in RACK_LOCATION)
+            location = (_format_sample(values.get(name, "")) for name in RACK_LOCATION)
             place.add_metric([*gpu.labels, *location], 1)
     return place
+
+
+def _format_sample(value: Sample) -> str:
+    """As a label's value: whole numbers as such."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def list_labels(readings: Readings) -> list[str]:

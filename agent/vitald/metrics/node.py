@@ -9,20 +9,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 from vitald.collectors.inventory.collector import NAME as INVENTORY
 from vitald.collectors.nvml.gpu_node import NAME as NVML
+from vitald.core.components import ComponentCoverage, ComponentState
 from vitald.core.node_state import NodeState
 from vitald.metrics import verdict as verdicts
 from vitald.metrics.families import format_bool, make_counter, make_gauge
-from vitald.model import Finding, Status, Verdict
-from vitald.server.routes.components import ComponentCoverage
+from vitald.model import DeviceNames, Finding, Status, Verdict
 
-if TYPE_CHECKING:
-    from vitald.server import schema
 # Label -> where it is read: sources, in this order, and the reading's name there
 _INFO_LABELS = {
     "kernel": ((INVENTORY, "kernel"),),
@@ -61,7 +58,7 @@ def collect_flags(verdict: Verdict) -> Iterator[Metric]:
     )
 
 
-def collect_components(components: Iterable[schema.ApiComponent]) -> Iterator[Metric]:
+def collect_components(components: Iterable[ComponentState]) -> Iterator[Metric]:
     """The status of each component and the names of its device, and their number by kind and
     status.
     """
@@ -76,13 +73,14 @@ def collect_components(components: Iterable[schema.ApiComponent]) -> Iterator[Me
         labels=["component", "component_kind", "index", "serial", "uuid", "slot", "pci_bus_id"],
     )
     counts: Counter[tuple[str, str]] = Counter()
-    for component in components:
-        name, kind, status = component["name"], component["kind"], component["status"]
+    for shown in components:
+        name, kind = shown.component.name, shown.component.kind.value
+        status, names = shown.status.value, shown.names
         of_component.add_metric([name, verdicts.find_pci_bus_id(name), kind, status], 1)
-        if device := component["device"]:
-            index = str(device.get("index", ""))
-            more = [device.get(name, "") for name in ("serial", "uuid", "slot", "pci")]
-            info.add_metric([name, kind, index, *map(str, more)], 1)
+        if names != DeviceNames(component=shown.component):
+            index = names.index if names.index.isdecimal() else ""
+            more = names.serial, names.uuid, names.slot, names.address
+            info.add_metric([name, kind, index, *more], 1)
         counts[kind, status] += 1
     yield of_component
     yield info
@@ -112,8 +110,8 @@ def collect_coverage(coverage: Sequence[ComponentCoverage]) -> Iterator[Metric]:
         labels=["source", "component_kind", "reading"],
     )
     for share in coverage:
-        if share.asked:
-            ratio.add_metric([share.source, share.kind.value], share.observable / share.asked)
+        if share.attempted:
+            ratio.add_metric([share.source, share.kind.value], share.observable / share.attempted)
         for reading, count in sorted(share.count_missing().items()):
             gaps.add_metric([share.source, share.kind.value, reading], count)
     yield ratio

@@ -17,10 +17,10 @@ from aiohttp import hdrs, web
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
+from vitald.http_server import library
+from vitald.http_server.connection_limit import ConnectionLimit
 from vitald.metrics.exporter import NodeStateCollector
 from vitald.metrics.exposition import ExpositionWriter, Format, WrittenFamily
-from vitald.server.connection_limit import ConnectionLimit
-from vitald.server.routes import library
 
 _MAX_CLIENTS = 16
 _GZIP = zlib.MAX_WBITS + 16  # zlib's way to request gzip's header

@@ -2,8 +2,8 @@
 What happens between a verdict and a reboot. The daemon requests an action, with a file; `vitald
 recovery run`, as root, decides and acts.
 
-    daemon (server/recovery_requester.py) --request.json--> vitald-recover.path -->
-    vitald recovery run: facts -> decision -> action
+    daemon (`requester`) --request.json--> vitald-recover.path --> vitald recovery run:
+    facts -> decision -> action
 
 Without side effects: `recovery_request` (what is requested), `action_log` (what was done),
 `decision`. With side effects: `files`, `inputs`, `programs`, the schedulers (`cluster`,

@@ -21,13 +21,13 @@ from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
-from vitald.server.connection_limit import ConnectionLimit
-from vitald.server.peer import Peer, read_peer
-from vitald.server.recovery_requester import RecoveryRequester
+from vitald.diagnostics.view import DiagnosticsView
+from vitald.http_server import library
+from vitald.http_server.connection_limit import ConnectionLimit
+from vitald.http_server.peer import Peer, read_peer
+from vitald.recovery.requester import RecoveryRequester
 from vitald.server.request import PUBLISHES, RequestRefused
-from vitald.server.routes import library
 from vitald.server.routes.context import RouteContext
-from vitald.server.routes.diagnostics import DiagnosticsView
 from vitald.server.routes.drills import DrillRoutes
 from vitald.server.routes.events import EventRoutes, TransitionRoutes
 from vitald.server.routes.findings import FindingRoutes

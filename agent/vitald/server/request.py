@@ -18,8 +18,8 @@ from aiohttp import web
 
 from vitald import tomlfile
 from vitald.checking import Unexpected, read_line, read_number
+from vitald.http_server.peer import Peer
 from vitald.server.endpoint import MAX_PAGE, PAGE, Answer, Endpoint
-from vitald.server.peer import Peer
 from vitald.timestamps import parse_rfc3339
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")

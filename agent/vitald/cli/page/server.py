@@ -21,9 +21,9 @@ from aiohttp import web
 
 from vitald.cli.page.model import Page, Span
 from vitald.cli.page.template import PageTemplate
-from vitald.server.connection_limit import ConnectionLimit
-from vitald.server.listeners import serve_application
-from vitald.server.routes import library
+from vitald.http_server import library
+from vitald.http_server.connection_limit import ConnectionLimit
+from vitald.http_server.listeners import serve_application
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 MAX_CLIENTS = 16

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag, read_list, read_match, read_text, read_whole
 from vitald.core.device_directory import DeviceDirectory
 from vitald.diagnostics.check import Check
+from vitald.diagnostics.view import DiagnosticsView
 from vitald.ledger.errors import LedgerError
 from vitald.model import Component, ComponentKind
 from vitald.model.diagnostic import (
@@ -54,23 +55,6 @@ _MAX_GPUS, _MAX_INDEX, _MAX_LEVEL = 64, 4095, 100
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}")
 Stored = TypeVar("Stored")
 Json = serialize.Json
-
-
-class DiagnosticsView(Protocol):
-    """The state of diagnostics, for the API and the metrics."""
-
-    @property
-    def checks(self) -> Mapping[str, Check]: ...
-    @property
-    def unavailable(self) -> Mapping[str, str]: ...
-    @property
-    def active(self) -> Sequence[ActiveRun]: ...
-    @property
-    def scheduled(self) -> Sequence[ScheduledRun]: ...
-    @property
-    def last_runs(self) -> Mapping[tuple[str, int], Run]: ...
-    @property
-    def blocked(self) -> str: ...
 
 
 class DiagnosticsControl(DiagnosticsView, Protocol):

@@ -14,6 +14,7 @@ import structlog
 from aiohttp import web
 
 from vitald.core.node_state import StreamEnd, Subscription
+from vitald.http_server.connection_limit import ConnectionLimit
 from vitald.ledger.queries import (
     FindingChange,
     PastQuery,
@@ -25,7 +26,6 @@ from vitald.ledger.queries import (
 from vitald.model import Event, FindingState, Incident, Transition
 from vitald.model.reasons import find_reason
 from vitald.server import endpoints, serialize
-from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.request import PUBLISHES, RequestRefused, make_route
 from vitald.server.routes.context import RouteContext
 

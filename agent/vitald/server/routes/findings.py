@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from vitald.checking import read_flag
+from vitald.http_server.peer import Peer
 from vitald.judge.verdict import compute_verdict, sort_by_strength
 from vitald.ledger.queries import FindingHistory, read_finding_history, read_findings
 from vitald.ledger.schema import AuditRecord
 from vitald.model import NODE, Finding, Verdict
 from vitald.server import endpoints, serialize
-from vitald.server.peer import Peer
 from vitald.server.request import (
     RequestRefused,
     make_route,

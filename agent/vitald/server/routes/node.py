@@ -18,18 +18,19 @@ from vitald import __version__
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.collectors.nvml.readings import RACK_LOCATION
+from vitald.core import components
 from vitald.core.node_state import LedgerHealth, NodeState, Observation
-from vitald.judge.verdict import WorkPhase, compute_status, sort_by_strength
+from vitald.diagnostics.view import DiagnosticsView
+from vitald.judge.verdict import WorkPhase, sort_by_strength
 from vitald.model import Component, ComponentKind, DeviceNames, Finding, Readings
+from vitald.recovery.requester import RecoveryRequester
 from vitald.server import endpoints, serialize
 from vitald.server.endpoint import PAGE
-from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.request import RequestRefused, make_route
-from vitald.server.routes import components
-from vitald.server.routes.components import degrade_unobserved, list_observations
+from vitald.server.routes.components import describe_components, format_component
 from vitald.server.routes.configuration import describe_configuration
 from vitald.server.routes.context import RouteContext
-from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
+from vitald.server.routes.diagnostics import serialize_outline
 from vitald.server.routes.publishers import describe_report
 from vitald.topology.pci_inventory import PciInventory
 
@@ -101,10 +102,11 @@ class NodeRoutes:
             self._context.inventory,
         )
         verdict = node_state.verdict(work)
-        sights = components.list_observations(node_state, inventory)
+        observations = components.list_observations(node_state, inventory)
+        listed = components.list_components(node_state, inventory, verdict, observations, work)
         return {
             **serialize.format_verdict(verdict),
-            "components": components.list_components(node_state, inventory, verdict, sights, work),
+            "components": [format_component(component) for component in listed],
             "sources": [serialize.format_source(source) for source in node_state.sources.values()],
             "findings": [
                 self._context.format_finding(finding)
@@ -117,7 +119,7 @@ class NodeRoutes:
             ],
             "suspects": self._list_suspects(now),
             "diagnostics": serialize_outline(self._diagnostics),
-            "recovery": self._recovery.describe_request() if self._recovery is not None else None,
+            "recovery": _describe_recovery(self._recovery) if self._recovery is not None else None,
             "publishers": self._describe_publishers(),
             "configuration": describe_configuration(node_state.configuration),
             "ledger": _describe_ledger(node_state.ledger),
@@ -153,7 +155,7 @@ class NodeRoutes:
 
     async def get_components(self, request: web.Request) -> schema.Components:
         query = request.query
-        answer = components.describe_components(self._context.node_state, self._context.inventory)
+        answer = describe_components(self._context.node_state, self._context.inventory)
         if "component" in query:
             name = self._context.find_component(query["component"])
             answer["components"] = [each for each in answer["components"] if each["name"] == name]
@@ -182,6 +184,27 @@ class NodeRoutes:
         )
 
 
+def _describe_recovery(recovery: RecoveryRequester) -> schema.ApiRecovery:
+    request, decision = recovery.request, recovery.decision
+    described: schema.RecoveryRequest | None = None
+    if request is not None:
+        described = {
+            "id": request.id,
+            "action": request.kind.value,
+            "since": serialize.format_moment(recovery.requested_at or request.time),
+            "findings": [finding.id for finding in request.findings],
+            "decision": None,
+        }
+        if decision is not None:
+            described["decision"] = {
+                "step": decision.step.value,
+                "checks": list(decision.checks),
+                "why": decision.why,
+                "time": decision.time,
+            }
+    return {"mode": recovery.mode, "brake": recovery.brake, "request": described}
+
+
 def _describe_ledger(ledger: LedgerHealth) -> schema.ApiLedger:
     return {
         "ok": ledger.ok,
@@ -205,7 +228,7 @@ def list_gpus(node_state: NodeState, inventory: PciInventory) -> list[schema.Gpu
     gpus = {
         component for component in (*on_pci, *findings) if component.kind is ComponentKind.GPU
     } | set(readings)
-    observations = list_observations(node_state, inventory, gpus)
+    observations = components.list_observations(node_state, inventory, gpus)
     return [
         _format_gpu(
             gpu,
@@ -235,7 +258,7 @@ def _format_gpu(
     return {
         "component": gpu.name,
         "pci": gpu.id,
-        "status": degrade_unobserved(bool(unobserved), compute_status(findings)).value,
+        "status": components.judge_component(findings, observations).value,
         "findings": [finding.id for finding in findings],
         "lastRead": serialize.format_moment(read.time) if read is not None else None,
         "fresh": read is not None and NVML not in unobserved,

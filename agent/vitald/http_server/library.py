@@ -12,16 +12,13 @@ import asyncio
 import errno
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from vitald import __version__
-
-if TYPE_CHECKING:
-    from vitald.server import schema
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("http")
 
@@ -48,7 +45,8 @@ async def sign_prepared(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def make_error(status: int, what: str, hint: str = "") -> web.Response:
-    answer: schema.Error = {"error": what}
+    """The body is an `Error` of the API (server/schema)."""
+    answer = {"error": what}
     if hint:
         answer["hint"] = hint
     return web.json_response(answer, status=status)

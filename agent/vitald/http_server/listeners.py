@@ -16,9 +16,9 @@ import anyio
 import structlog
 from aiohttp import web
 
+from vitald.http_server import library
+from vitald.http_server.connection_limit import ConnectionLimit
 from vitald.metrics.settings import Listen
-from vitald.server.connection_limit import ConnectionLimit
-from vitald.server.routes import library
 from vitald.systemd import take_passed_sockets
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")

@@ -17,15 +17,13 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 import structlog
-from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vitald.core.node_state import NodeState
 from vitald.model import Finding, Repair, SourceState
@@ -39,12 +37,8 @@ from vitald.recovery.recovery_request import (
     select_action,
 )
 from vitald.recovery.settings import RecoverySettings
-from vitald.server import serialize
 from vitald.text import clean_line
 from vitald.worker_thread import ThreadStuck, WorkerThread
-
-if TYPE_CHECKING:
-    from vitald.server import schema
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("recovery")
 
@@ -54,6 +48,18 @@ _MIN_INTERVAL_S = 10.0  # between two different requests: each starts a process 
 _WRITE_S = 5.0
 _DECISION_S = 5.0  # between two reads of root's decision log
 _REASONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RootDecision:
+    """Root's decision on a request, from the decision log. `checks`: those that failed. `time`:
+    when it was last decided so, RFC 3339.
+    """
+
+    step: Step
+    checks: tuple[str, ...]
+    why: str
+    time: str
 
 
 class RecoveryRequester:
@@ -79,7 +85,7 @@ class RecoveryRequester:
         # By finding and action: since when it is required, on the monotonic clock
         self._required_since: dict[tuple[int, str], float] = {}
         self._written = self._decision_read = float("-inf")
-        self._decision: schema.RecoveryDecision | None = None  # on the current request
+        self.decision: RootDecision | None = None  # the last one on the current request
         self._brake = ""
         self._trouble = ""
 
@@ -87,46 +93,10 @@ class RecoveryRequester:
     def mode(self) -> str:
         return self._settings().mode
 
-    def describe_request(self) -> schema.ApiRecovery:
-        """For /v1/status."""
-        request, brake = self.request, self._settings().describe_brake()
-        if request is None:
-            return {"mode": self.mode, "brake": brake, "request": None}
-        described: schema.RecoveryRequest = {
-            "id": request.id,
-            "action": request.kind.value,
-            "since": serialize.format_moment(self.requested_at or request.time),
-            "findings": [finding.id for finding in request.findings],
-            "decision": self._decision,
-        }
-        return {"mode": self.mode, "brake": brake, "request": described}
-
-    def collect_metrics(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(
-            "vitald_recovery_requested",
-            "1 while root is requested to do this to the node.",
-            labels=["repair"],
-        )
-        for kind in Repair:
-            family.add_metric([kind.value], self.request is not None and self.request.kind is kind)
-        yield family
-        for step, name, text in (
-            (
-                Step.REFUSED,
-                "vitald_recovery_refused",
-                "1 while root refuses the current request because of this check.",
-            ),
-            (
-                Step.WAIT,
-                "vitald_recovery_waits",
-                "1 while root waits with the current request because of this check.",
-            ),
-        ):
-            reasons = GaugeMetricFamily(name, text, labels=["check"])
-            if self._decision is not None and self._decision["step"] == step.value:
-                for check in self._decision["checks"]:
-                    reasons.add_metric([check], 1)
-            yield reasons
+    @property
+    def brake(self) -> str:
+        """What limits how many nodes are taken out of service at once."""
+        return self._settings().describe_brake()
 
     async def run(self) -> None:
         """Until cancelled. The request is removed then: it could not be withdrawn any more."""
@@ -162,10 +132,10 @@ class RecoveryRequester:
             return
         self._decision_read, request = now, self.request
         if request is None:
-            self._decision = None
+            self.decision = None
             return
         folder = self._settings().state
-        self._decision = await self._worker_thread.call(
+        self.decision = await self._worker_thread.call(
             lambda: _read_decision(folder, request.id), _WRITE_S
         )
 
@@ -187,7 +157,7 @@ class RecoveryRequester:
                     request=self.request.id,
                     action=self.request.kind.value,
                 )
-                self.request = self.requested_at = self._decision = None
+                self.request = self.requested_at = self.decision = None
             return
         kind, findings = required
         ids = tuple(finding.id for finding in findings)
@@ -207,7 +177,7 @@ class RecoveryRequester:
         # Before it is written: it is then withdrawn even if writing it fails.
         self.request = fresh
         if not same:
-            self.requested_at, self._decision = fresh.time, None
+            self.requested_at, self.decision = fresh.time, None
         await self._worker_thread.call(lambda: self._write_file(render_request(fresh)), _WRITE_S)
         self._written = now
         if not same:
@@ -287,7 +257,7 @@ class RecoveryRequester:
         self._path.unlink(missing_ok=True)
 
 
-def _read_decision(folder: Path, request_id: str) -> schema.RecoveryDecision | None:
+def _read_decision(folder: Path, request_id: str) -> RootDecision | None:
     record = decision_log.read_last_record(folder, request_id)
     try:
         step = Step(record["step"]) if record is not None else None
@@ -296,9 +266,9 @@ def _read_decision(folder: Path, request_id: str) -> schema.RecoveryDecision | N
     if record is None or step is None:
         return None
     checks = record.get("checks")
-    return {
-        "step": step.value,
-        "checks": [str(check) for check in checks] if isinstance(checks, list) else [],
-        "why": str(record.get("why")),
-        "time": str(record.get("last")),
-    }
+    return RootDecision(
+        step=step,
+        checks=tuple(map(str, checks)) if isinstance(checks, list) else (),
+        why=str(record.get("why")),
+        time=str(record.get("last")),
+    )

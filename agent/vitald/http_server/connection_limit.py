@@ -17,7 +17,7 @@ import json
 import socket
 from collections.abc import Callable
 
-from vitald.server.peer import read_peer
+from vitald.http_server.peer import read_peer
 
 _FIRST_S = 5.0  # from connecting to a complete request
 _EACH_S = 30.0  # from a request to the next one, answer and idling included

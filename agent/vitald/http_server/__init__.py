@@ -1,0 +1,1 @@
+"""The HTTP server behind the socket, the Prometheus endpoint and the status page."""
