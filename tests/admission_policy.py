@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tests.harness import ROOT
-from vitald.model import Status
+from vitald.model.words import Status
 from vitald.publish.kubernetes.desired import (
     HEARTBEAT_STALE,
     MAX_ANNOTATION_BYTES,

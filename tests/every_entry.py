@@ -24,7 +24,7 @@ from vitald.catalog.correlation import Reach
 from vitald.judge.engine import Judge
 from vitald.judge.lifecycle import is_carried
 from vitald.judge.repairs import find_due_repairs
-from vitald.model import NODE, Action, Component, ComponentKind, Event, Fields, Finding, Trust, When
+from vitald.model.component import NODE, Component
 from vitald.model.event import (
     ALIKE,
     CLEARED,
@@ -34,7 +34,12 @@ from vitald.model.event import (
     TOO_MANY,
     UNDATED,
     VOUCHED,
+    Event,
+    Fields,
+    Trust,
 )
+from vitald.model.finding import Finding
+from vitald.model.words import Action, ComponentKind, When
 
 DEVICES = ("0000:18:00.0", "0000:3b:00.0", "0000:5d:00.0", "0000:9b:00.0")
 SOFTWARE = (FaultClass.APPLICATION, FaultClass.DRIVER, FaultClass.INFORMATIONAL)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vitald.catalog import Catalog, load_catalog
 from vitald.catalog.rules import FaultClass, Rule
-from vitald.model import Action
+from vitald.model.words import Action
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/findings.md"
 

@@ -13,7 +13,8 @@ from vitald import catalog
 from vitald.collectors import polling as polled_module
 from vitald.collectors.collector import Collector
 from vitald.collectors.polling import PollingSource
-from vitald.model import Batch, Event, Position, Readings
+from vitald.model.event import Event
+from vitald.model.source import Batch, Position, Readings
 
 CATALOG = catalog.load_catalog("nvidia", {})
 polled_module._OFTEN_S = 0.1  # what hangs is looked after every second, which is long for a test

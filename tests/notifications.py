@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from vitald.model import Action, Status
+from vitald.model.words import Action, Status
 from vitald.publish.notify.notification import (
     WELL,
     Digest,

@@ -22,7 +22,11 @@ from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.judge.engine import Judge
 from vitald.ledger.store import Ledger, LedgerEntry
-from vitald.model import Batch, Component, ComponentKind, Event, Incident, Position, Transition
+from vitald.model.component import Component
+from vitald.model.event import Event
+from vitald.model.finding import Incident, Transition
+from vitald.model.source import Batch, Position
+from vitald.model.words import ComponentKind
 from vitald.worker_thread import WorkerThread
 
 ROOT = Path(__file__).resolve().parent.parent

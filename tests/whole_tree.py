@@ -34,7 +34,9 @@ from vitald.collectors.polling import PollingSource
 from vitald.collectors.registry import Sources
 from vitald.config.paths import Paths
 from vitald.config.values import Config
-from vitald.model import Action, Event, Readings, SourceState, Trust
+from vitald.model.event import Event, Trust
+from vitald.model.source import Readings, SourceState
+from vitald.model.words import Action
 from vitald.worker_thread import WorkerThread
 
 ROOT = "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro"

@@ -63,7 +63,8 @@ from vitald.metrics import exporter, scrape
 from vitald.metrics.diagnostics import RunTally
 from vitald.metrics.settings import MetricsSettings
 from vitald.metrics.slurm import UnknownJobs
-from vitald.model import Action, Source, SourceHealth, SourceState, Status
+from vitald.model.source import Source, SourceHealth, SourceState
+from vitald.model.words import Action, Status
 from vitald.publish.settings import PublishSettings
 from vitald.recovery.requester import RecoveryRequester
 from vitald.recovery.settings import RecoverySettings

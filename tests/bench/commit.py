@@ -15,7 +15,10 @@ from tests.bench.measure import Json, less, load, scratch, spread, timed
 from vitald import catalog
 from vitald.judge.engine import Judge
 from vitald.ledger.store import Ledger, LedgerEntry
-from vitald.model import Component, ComponentKind, Event, Position
+from vitald.model.component import Component
+from vitald.model.event import Event
+from vitald.model.source import Position
+from vitald.model.words import ComponentKind
 
 ROUNDS = 300
 _GAP_S = 0.01  # a fault comes to a disk that was at rest

@@ -56,7 +56,8 @@ from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.judge.engine import Judge
 from vitald.ledger import schema
 from vitald.ledger.store import FILE, Ledger
-from vitald.model import Event, Mark, MarkKind
+from vitald.model.component import Mark, MarkKind
+from vitald.model.event import Event
 
 EVENTS = 1_000_000
 OPEN = (0, 10, 100, 1000)

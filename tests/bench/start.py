@@ -39,7 +39,9 @@ from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.judge.engine import Judge
 from vitald.ledger.store import Ledger, LedgerEntry
-from vitald.model import Component, ComponentKind, Event
+from vitald.model.component import Component
+from vitald.model.event import Event
+from vitald.model.words import ComponentKind
 
 EVENTS = 1_000_000
 OPEN = 10

@@ -19,22 +19,7 @@ from vitald.collectors.kernel_log.lines import DOUBT, Line, strip_prefix
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import WorkPhase, compute_verdict
 from vitald.ledger.store import Ledger, LedgerEntry
-from vitald.model import (
-    NODE,
-    Component,
-    ComponentKind,
-    Event,
-    Finding,
-    Incident,
-    Requirement,
-    SourceHealth,
-    SourceState,
-    Transition,
-    Trust,
-    Value,
-    Verdict,
-    When,
-)
+from vitald.model.component import NODE, Component
 from vitald.model.event import (
     ACCEPTED,
     CLEARED,
@@ -42,7 +27,13 @@ from vitald.model.event import (
     REMEDY_BEGUN,
     REPLACED,
     SOURCE_FAILED,
+    Event,
+    Trust,
+    Value,
 )
+from vitald.model.finding import Finding, Incident, Requirement, Transition, Verdict
+from vitald.model.source import SourceHealth, SourceState
+from vitald.model.words import ComponentKind, When
 
 VERBS = (
     *(

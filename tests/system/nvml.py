@@ -36,7 +36,9 @@ from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.nvml.worker import SIMULATED
 from vitald.collectors.nvml.worker_process import WorkerProcess
 from vitald.judge.engine import Judge
-from vitald.model import Batch, Event, Finding, Position, Readings, SourceState
+from vitald.model.event import Event
+from vitald.model.finding import Finding
+from vitald.model.source import Batch, Position, Readings, SourceState
 from vitald.simulator.simulated_node import SimulatedCall, SimulatedNode
 from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import WorkerThread

@@ -26,7 +26,8 @@ from vitald.diagnostics.settings import (
     NcclSettings,
     NccomSettings,
 )
-from vitald.model.diagnostic import Outcome, Report, RunRequest
+from vitald.model.diagnostic import Report, RunRequest
+from vitald.model.words import Outcome
 
 # A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not
 # go through an adapter.

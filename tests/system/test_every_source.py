@@ -27,7 +27,9 @@ from tests.network_tree import EFA, MLX5
 from tests.neuron_tree import TRN2
 from tests.waiting import until
 from tests.whole_tree import Clock, Watching, WholeTree, believed
-from vitald.model import ComponentKind, SourceState, Trust
+from vitald.model.event import Trust
+from vitald.model.source import SourceState
+from vitald.model.words import ComponentKind
 
 Records = list[tuple[int, str]]  # of /dev/kmsg: priority and text
 

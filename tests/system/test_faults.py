@@ -50,7 +50,7 @@ from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.ledger.schema import AuditRecord
 from vitald.ledger.store import Ledger
-from vitald.model import Batch, Position
+from vitald.model.source import Batch, Position
 from vitald.simulator.simulated_node import SimulatedNode
 from vitald.worker_thread import WorkerThread
 

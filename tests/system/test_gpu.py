@@ -16,7 +16,7 @@ from vitald.catalog import load_catalog
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.nvml.worker_process import WorkerProcess, list_device_users
-from vitald.model import Batch, Readings, SourceState
+from vitald.model.source import Batch, Readings, SourceState
 from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import WorkerThread
 

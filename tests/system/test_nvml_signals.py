@@ -35,7 +35,8 @@ from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml import collector as nvml_collector
 from vitald.collectors.nvml import inbox
 from vitald.metrics.gpus import GpuMetrics
-from vitald.model import ComponentKind, SourceState
+from vitald.model.source import SourceState
+from vitald.model.words import ComponentKind
 from vitald.simulator import simulated_library
 from vitald.simulator.profiles import list_profiles
 from vitald.simulator.simulated_node import SimulatedNode

@@ -24,7 +24,10 @@ from tests.waiting import WAIT_S, until
 from vitald.backoff import Backoff
 from vitald.collectors.nvml import collector as nvml_collector
 from vitald.collectors.nvml import gpu_state, worker_process
-from vitald.model import NODE, Component, ComponentKind, Event, SourceState
+from vitald.model.component import NODE, Component
+from vitald.model.event import Event
+from vitald.model.source import SourceState
+from vitald.model.words import ComponentKind
 from vitald.simulator import simulated_library
 from vitald.simulator.simulated_node import SimulatedNode
 

@@ -31,7 +31,7 @@ from tests.system.test_slurm import HOST, Slurm
 from tests.waiting import WAIT_S, until
 from vitald.cli.client import find_owners
 from vitald.cli.recovery.run import query_daemon
-from vitald.model import Repair
+from vitald.model.words import Repair
 from vitald.recovery.attempt import RecoveryAttempt
 from vitald.recovery.decision_log import read_last_record, read_records
 from vitald.recovery.inputs import read_config

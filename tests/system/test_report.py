@@ -30,7 +30,9 @@ from tests.system.people import NOBODY, cli_as_nobody
 from tests.unit.test_ledger_versions import write_ledger
 from tests.waiting import WAIT_S, until
 from vitald.ledger.store import FILE, Ledger, LedgerEntry
-from vitald.model import Component, ComponentKind, Event
+from vitald.model.component import Component
+from vitald.model.event import Event
+from vitald.model.words import ComponentKind
 from vitald.simulator.simulated_node import SimulatedNode
 
 GROUP = grp.getgrgid(1)

@@ -24,7 +24,7 @@ from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.settings import PciSettings as Settings
 from vitald.collectors.polling import PollingSource
 from vitald.collectors.uevents import Uevents
-from vitald.model import Event
+from vitald.model.event import Event
 from vitald.topology.pci_inventory import PciInventory
 
 if TYPE_CHECKING:

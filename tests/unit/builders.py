@@ -16,21 +16,11 @@ from vitald.collectors.kernel_log.lines import strip_prefix
 from vitald.collectors.kernel_log.recognise import Recogniser
 from vitald.collectors.kernel_log.record import ParsedLine
 from vitald.judge.engine import Judge
-from vitald.model import (
-    NODE,
-    Action,
-    Component,
-    ComponentKind,
-    Event,
-    Finding,
-    Requirement,
-    SourceHealth,
-    SourceState,
-    Transition,
-    Trust,
-    When,
-)
-from vitald.model.event import BOOT
+from vitald.model.component import NODE, Component
+from vitald.model.event import BOOT, Event, Trust
+from vitald.model.finding import Finding, Requirement, Transition
+from vitald.model.source import SourceHealth, SourceState
+from vitald.model.words import Action, ComponentKind, When
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LINES = ROOT / "tests" / "data" / "kernel_lines.jsonl"

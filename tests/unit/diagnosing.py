@@ -20,14 +20,12 @@ from vitald.core.device_directory import DeviceDirectory
 from vitald.core.node_state import NodeState
 from vitald.diagnostics.check import Execute
 from vitald.ledger.errors import LedgerError
-from vitald.model import Component
+from vitald.model.component import Component
 from vitald.model.diagnostic import (
     ActiveRun,
     Fault,
     Measure,
-    Outcome,
     Refusal,
-    Remedy,
     Report,
     Run,
     RunRequest,
@@ -35,6 +33,7 @@ from vitald.model.diagnostic import (
     Stage,
     Test,
 )
+from vitald.model.words import Outcome, Remedy
 from vitald.server import serialize
 from vitald.server.app import Api
 from vitald.server.routes.diagnostics import DiagnosticRoutes, serialize_outline

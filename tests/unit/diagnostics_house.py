@@ -23,15 +23,12 @@ from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.schedule import Moment, Schedule
 from vitald.diagnostics.settings import DiagnosticsSettings as Settings
 from vitald.diagnostics.settings import SiteCheckSettings
-from vitald.model import Batch, Component, Event, Finding, Position
-from vitald.model.diagnostic import (
-    ActiveRun,
-    Outcome,
-    Remedy,
-    Report,
-    Run,
-    RunRequest,
-)
+from vitald.model.component import Component
+from vitald.model.diagnostic import ActiveRun, Report, Run, RunRequest
+from vitald.model.event import Event
+from vitald.model.finding import Finding
+from vitald.model.source import Batch, Position
+from vitald.model.words import Outcome, Remedy
 from vitald.worker_thread import WorkerThread
 
 PASSED = Report(outcome=Outcome.PASS)

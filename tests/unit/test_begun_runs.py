@@ -18,8 +18,8 @@ from vitald.diagnostics import device_access, source
 from vitald.diagnostics.device_access import InterruptedRun
 from vitald.diagnostics.run.descendants import Descendants, Process
 from vitald.diagnostics.schedule import MAX_RETRIES
-from vitald.model import Position
-from vitald.model.diagnostic import Outcome, Remedy
+from vitald.model.source import Position
+from vitald.model.words import Outcome, Remedy
 
 __all__ = ["quick"]
 

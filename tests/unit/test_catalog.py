@@ -13,8 +13,8 @@ import pytest
 from tests.unit.builders import catalogue, ruling
 from vitald.catalog import PROFILES, Case, CatalogError, Clears, FaultClass, Rule, load_catalog
 from vitald.catalog.loader import FOLDER
-from vitald.model import Action, When
 from vitald.model.event import SITE_CHECK
+from vitald.model.words import Action, When
 
 WHERE = "NVRM: Xid (PCI:0000:65:00):"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Output, ProgramEnd
-from vitald.model.diagnostic import Outcome, Remedy
+from vitald.model.words import Outcome, Remedy
 
 NODE = AllReduce(check="made", program="made_perf", unit=1e9, expected=100.0)
 WHOLE = Figures(

@@ -25,9 +25,9 @@ from vitald.diagnostics.checks.dcgm_health import (
 from vitald.diagnostics.run.descendants import Process
 from vitald.diagnostics.settings import DcgmHealthSettings as Settings
 from vitald.diagnostics.settings import DcgmSettings
-from vitald.model import Action
-from vitald.model.diagnostic import Fault, Outcome, Remedy, Report
+from vitald.model.diagnostic import Fault, Report
 from vitald.model.event import Fields
+from vitald.model.words import Action, Outcome, Remedy
 
 HEALTHY = '{"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}'
 NOT_ENABLED = "Error: Health watches not enabled. Please enable watches. \n"

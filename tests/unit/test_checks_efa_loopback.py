@@ -18,8 +18,8 @@ from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import efa_loopback
 from vitald.diagnostics.checks.efa_loopback import EfaLoopbackCheck, build_check, read_table
 from vitald.diagnostics.settings import EfaLoopbackSettings as Settings
-from vitald.model import Action, Component, ComponentKind
-from vitald.model.diagnostic import Outcome, Remedy
+from vitald.model.component import Component
+from vitald.model.words import Action, ComponentKind, Outcome, Remedy
 
 # As libfabric's fi_pingpong prints it; the figures are ours.
 TABLE = """\

@@ -18,8 +18,7 @@ from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import nccl
 from vitald.diagnostics.checks.nccl import NcclCheck, build_check, read_output
 from vitald.diagnostics.settings import NcclSettings as Settings
-from vitald.model import Action
-from vitald.model.diagnostic import Outcome, Remedy
+from vitald.model.words import Action, Outcome, Remedy
 
 # As all_reduce_perf prints it; the figures are ours.
 HEAD = """\

@@ -19,8 +19,7 @@ from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import nccom
 from vitald.diagnostics.checks.nccom import NccomCheck, build_check, count_cores, read_output
 from vitald.diagnostics.settings import NccomSettings as Settings
-from vitald.model import Action
-from vitald.model.diagnostic import Outcome, Remedy
+from vitald.model.words import Action, Outcome, Remedy
 
 GIB = float(1 << 30)
 # As nccom-test prints it (SDK 2.29); the figures are ours.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.run import tool
-from vitald.model.diagnostic import Outcome
+from vitald.model.words import Outcome
 
 
 def test_a_program_is_found_on_path_then_in_its_folder(

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from vitald.cli import VERBS, build_parser, client, demo, main, words
+from vitald.cli import VERBS, argument_types, build_parser, check, client, demo, main
+from vitald.cli.diag import views
 from vitald.cli.recovery.run import start_attempt
 from vitald.config.sections import load_config
+from vitald.model.words import Outcome, Status
 from vitald.simulator.profiles import list_profiles
 
 NOBODY = ("--socket", "/nonexistent/vitald.sock")  # whoever asks it is told so, and exits with 30
@@ -243,9 +245,20 @@ def test_options_between_the_words(capsys: pytest.CaptureFixture[str]) -> None:
         assert "no socket at" in capsys.readouterr().err, arguments
 
 
+def test_each_status_and_each_outcome_has_an_exit_code() -> None:
+    statuses = {status.value for status in Status}
+    assert {protocol: set(codes) for protocol, codes in check.PROTOCOLS.items()} == dict.fromkeys(
+        check.PROTOCOLS, statuses
+    )
+    assert set(views.EXIT) == {outcome.value for outcome in Outcome}
+
+
 def test_what_words_become() -> None:
-    assert (words.parse_finding("#12"), words.parse_finding("12")) == ("12", "12")
-    assert (words.parse_duration(1, 3600, "")("10m"), words.parse_reason("  a word ")) == (
+    assert (argument_types.parse_finding("#12"), argument_types.parse_finding("12")) == ("12", "12")
+    assert (
+        argument_types.parse_duration(1, 3600, "")("10m"),
+        argument_types.parse_reason("  a word "),
+    ) == (
         600.0,
         "a word",
     )

@@ -11,7 +11,9 @@ import pytest
 from tests.trees import NVIDIA, Tree
 from vitald.cli import client, main
 from vitald.core.node_state import NodeState
-from vitald.model import NODE, Component, ComponentKind, Readings, Sample, SourceHealth, SourceState
+from vitald.model.component import NODE, Component
+from vitald.model.source import Readings, Sample, SourceHealth, SourceState
+from vitald.model.words import ComponentKind
 from vitald.server.routes import components
 from vitald.server.serialize import Json
 from vitald.topology.pci_inventory import PciInventory

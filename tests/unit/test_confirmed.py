@@ -12,8 +12,9 @@ import pytest
 from tests.unit.builders import catalogue, empty, event, gpu
 from vitald.judge.engine import Judge
 from vitald.judge.open_findings import MAX_FINDINGS
-from vitald.model import NODE, Action, Component, ComponentKind, Event, Trust
-from vitald.model.event import TOO_MANY
+from vitald.model.component import NODE, Component
+from vitald.model.event import TOO_MANY, Event, Trust
+from vitald.model.words import Action, ComponentKind
 
 PORT = Component(ComponentKind.PCI, "0000:00:01.0")
 

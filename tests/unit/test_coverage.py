@@ -25,9 +25,11 @@ from vitald.diagnostics.coverage import require_coverage
 from vitald.diagnostics.node_view import NodeView
 from vitald.diagnostics.run_events import PASSED
 from vitald.diagnostics.source import RunInterpreter
-from vitald.model import NODE, Action, Component, Finding, Readings, Sample, When
-from vitald.model.diagnostic import Outcome, Remedy, Report, Run, RunRequest, Test
-from vitald.model.finding import Requirement
+from vitald.model.component import NODE, Component
+from vitald.model.diagnostic import Report, Run, RunRequest, Test
+from vitald.model.finding import Finding, Requirement
+from vitald.model.source import Readings, Sample
+from vitald.model.words import Action, Outcome, Remedy, When
 from vitald.topology.pci_inventory import PciInventory
 
 __all__ = ["quick"]

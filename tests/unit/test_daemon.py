@@ -17,7 +17,7 @@ import pytest
 from vitald.core.supervisor import Supervisor
 from vitald.daemon import Daemon
 from vitald.http_server.listeners import open_unix_socket
-from vitald.model import Batch
+from vitald.model.source import Batch
 
 
 class Past:

@@ -26,7 +26,9 @@ from vitald.core.pipeline import Pipeline
 from vitald.ledger.errors import LedgerError, LedgerNewer
 from vitald.ledger.schema import AuditRecord
 from vitald.ledger.store import FILE, Ledger
-from vitald.model import Batch, Position, Status, Verdict
+from vitald.model.finding import Verdict
+from vitald.model.source import Batch, Position
+from vitald.model.words import Status
 from vitald.worker_thread import WorkerThread
 
 BOOT = "boot-a"

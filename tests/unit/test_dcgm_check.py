@@ -18,7 +18,8 @@ from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.checks.dcgm import GRACE_S, build_check
 from vitald.diagnostics.run.descendants import Process
 from vitald.diagnostics.settings import DcgmSettings
-from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
+from vitald.model.diagnostic import Report, RunRequest
+from vitald.model.words import Outcome, Remedy
 
 DOWN = Output(
     ended=ProgramEnd.EXITED,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.builders import DCGM_SAMPLES
 from tests.unit.dcgm_made import a_test, level2, new, old, passing, read, refused, warning
 from vitald.diagnostics.dcgm.dcgmi_output import read_output
-from vitald.model.diagnostic import Outcome
+from vitald.model.words import Outcome
 
 PRINTED = (DCGM_SAMPLES / "printed-4.5.stdout").read_text(
     encoding="utf-8"

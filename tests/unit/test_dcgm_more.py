@@ -21,7 +21,7 @@ from tests.unit.dcgm_made import (
     warning,
 )
 from vitald.cli.diag import read as diag_read
-from vitald.model.diagnostic import Outcome, Remedy
+from vitald.model.words import Outcome, Remedy
 
 PASSING, LAST_FAILS = new(), new(a_test("software", {0: "Pass", 1: "Fail"}, {1: [warning(80)]}))
 FAIL, ERROR, PASS, INCONCLUSIVE = Outcome.FAIL, Outcome.ERROR, Outcome.PASS, Outcome.INCONCLUSIVE

@@ -17,7 +17,7 @@ from tests.unit.dcgm_made import (
     warning,
 )
 from vitald.diagnostics.dcgm.known_outputs import load_tables
-from vitald.model.diagnostic import Outcome, Remedy
+from vitald.model.words import Outcome, Remedy
 
 PASS, FAIL, CONFIG, INCONCLUSIVE, ERROR = (
     Outcome.PASS,

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from tests.unit.dcgm_made import DEPLOYMENT, meanings
 from vitald.diagnostics.dcgm.reading import read_report
-from vitald.model.diagnostic import Outcome, Report
+from vitald.model.diagnostic import Report
+from vitald.model.words import Outcome
 
 HEAD = """\
 Successfully ran diagnostic for group.

@@ -9,8 +9,7 @@ from tests.unit.dcgm_made import meanings
 from vitald.catalog import CatalogError, FaultClass, load_catalog
 from vitald.diagnostics.dcgm.document import Message
 from vitald.diagnostics.dcgm.known_outputs import load_tables, parse_version
-from vitald.model import Action
-from vitald.model.diagnostic import Outcome, Remedy
+from vitald.model.words import Action, Outcome, Remedy
 from vitald.tomlfile import parse_toml
 
 ENTRIES = [rule for rule in catalogue().rules.values() if rule.kind == "dcgm"]

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.builders import finding
 from vitald.core.device_directory import DeviceDirectory
 from vitald.judge.devices import SlotRegistry
-from vitald.model import NODE, Component, ComponentKind, Device, DeviceNames
+from vitald.model.component import NODE, Component, Device, DeviceNames
+from vitald.model.words import ComponentKind
 
 GPU = Component(ComponentKind.GPU, "0000:65:00.0")
 OTHER = Component(ComponentKind.GPU, "0000:ab:00.0")

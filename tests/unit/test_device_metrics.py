@@ -35,7 +35,8 @@ from vitald.collectors.pci.settings import PciSettings
 from vitald.core.node_state import NodeState
 from vitald.metrics import families
 from vitald.metrics.families import derive_families
-from vitald.model import ComponentKind, SourceHealth, SourceState
+from vitald.model.source import SourceHealth, SourceState
+from vitald.model.words import ComponentKind
 from vitald.topology.fstab import Fstab
 from vitald.topology.neuron_locations import NeuronLocations
 from vitald.topology.pci_inventory import PciInventory

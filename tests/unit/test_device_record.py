@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.builders import catalogue, event, gpu
 from vitald.judge.device_history import _MAX_PROCESSES, DeviceHistory
 from vitald.judge.engine import Judge
-from vitald.model import Action, MarkKind
+from vitald.model.component import MarkKind
+from vitald.model.words import Action
 
 FAULT, PLACES = "xid/13", ("", " gpc=1", " gpc=2")
 MARKS = st.lists(

@@ -39,7 +39,6 @@ from vitald.model.diagnostic import (
     ActiveRun,
     Fault,
     Measure,
-    Outcome,
     Refusal,
     Report,
     Run,
@@ -48,6 +47,7 @@ from vitald.model.diagnostic import (
     Stage,
     Test,
 )
+from vitald.model.words import Outcome
 from vitald.text import join_ranges
 
 Cli = Callable[..., int]

@@ -19,8 +19,10 @@ from vitald.diagnostics.run_events import (
     mark_confirmed,
 )
 from vitald.judge.engine import Judge
-from vitald.model import NODE, Action, Component, ComponentKind, Event
-from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Run, RunRequest, Test
+from vitald.model.component import NODE, Component
+from vitald.model.diagnostic import Fault, Report, Run, RunRequest, Test
+from vitald.model.event import Event
+from vitald.model.words import Action, ComponentKind, Outcome, Remedy
 
 GPUS = 4
 WRONG_MEMORY = Fault(

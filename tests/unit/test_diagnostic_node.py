@@ -9,7 +9,9 @@ import pytest
 
 from vitald.core.node_state import NodeState
 from vitald.diagnostics.node_view import NodeView
-from vitald.model import Component, ComponentKind, Readings
+from vitald.model.component import Component
+from vitald.model.source import Readings
+from vitald.model.words import ComponentKind
 from vitald.topology.pci_inventory import PciDevice, PciInventory
 
 ADDRESSES = ("0000:19:00.0", "0000:9b:00.0", "0001:05:00.0", "10000:01:00.0")

@@ -26,11 +26,10 @@ from tests.system.test_api_contract import CONFIG, TIGHT, _Unix
 from tests.system.test_metrics import complaints
 from tests.unit.diagnosing import BEGAN, FAILED, FakeDiagnostics, Served, run_of, slow_link
 from vitald.metrics import diagnostics
-from vitald.model import Component, ComponentKind, DeviceNames
+from vitald.model.component import Component, DeviceNames
 from vitald.model.diagnostic import (
     ActiveRun,
     Measure,
-    Outcome,
     Refusal,
     Report,
     Run,
@@ -39,6 +38,7 @@ from vitald.model.diagnostic import (
     Stage,
     Test,
 )
+from vitald.model.words import ComponentKind, Outcome
 
 RUN, CANCEL = "/v1/diagnostics/run", "/v1/diagnostics/cancel"
 

@@ -31,17 +31,10 @@ from vitald.core.node_state import NodeState
 from vitald.diagnostics import device_access, run_events
 from vitald.diagnostics.check import Command, Execute, ProgramEnd
 from vitald.diagnostics.schedule import SCHEDULE
-from vitald.model import Action, Batch, Event
-from vitald.model.diagnostic import (
-    ActiveRun,
-    Outcome,
-    Refusal,
-    Remedy,
-    Report,
-    Run,
-    RunRequest,
-    Stage,
-)
+from vitald.model.diagnostic import ActiveRun, Refusal, Report, Run, RunRequest, Stage
+from vitald.model.event import Event
+from vitald.model.source import Batch
+from vitald.model.words import Action, Outcome, Remedy
 from vitald.server.routes.jobs import JobRoutes
 
 __all__ = ["quick"]

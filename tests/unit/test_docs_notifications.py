@@ -22,7 +22,7 @@ from tests.unit.builders import ROOT
 from tests.unit.test_notify_alertmanager import FINDING as XID_79
 from tests.unit.test_notify_alertmanager import make_state
 from vitald.config.sections import load_config
-from vitald.model import When
+from vitald.model.words import When
 from vitald.publish.notify.alertmanager import HOLD_S, FiringAlerts, build_document
 from vitald.publish.notify.exec import build_environment
 from vitald.publish.notify.formats import FORMATS

@@ -37,8 +37,8 @@ from vitald.collectors.kernel_log.kmsg import RingState, read_ring_state
 from vitald.collectors.kernel_log.pstore import read_crash_logs
 from vitald.collectors.kernel_log.record import KernelRecord, LogPosition, escape
 from vitald.judge.engine import Judge
-from vitald.model import Batch, Event, Position, Trust
-from vitald.model.event import BOOT
+from vitald.model.event import BOOT, Event, Trust
+from vitald.model.source import Batch, Position
 from vitald.worker_thread import WorkerThread
 
 GAP, UNWATCHED = "vitald/records_lost", "vitald/not_watched"

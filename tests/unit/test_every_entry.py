@@ -7,7 +7,7 @@ import pytest
 from tests import every_entry, remedies_page
 from tests.every_entry import Story
 from vitald.catalog import PROFILES
-from vitald.model import Action
+from vitald.model.words import Action
 
 # Confirmed with a third code only: it and this witness are suppressed by one cause
 BY_A_CAUSE = {"efa/error": {"network"}}

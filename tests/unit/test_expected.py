@@ -25,7 +25,8 @@ from vitald.collectors.inventory.readings import KINDS
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml.gpu_node import GpuNode
 from vitald.http_server.peer import Peer
-from vitald.model import Action, Batch, Position
+from vitald.model.source import Batch, Position
+from vitald.model.words import Action
 from vitald.server.app import Handler
 from vitald.server.routes.expect import ExpectRoutes
 from vitald.topology.pci_inventory import PciInventory

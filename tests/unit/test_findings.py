@@ -11,19 +11,10 @@ import pytest
 from tests.unit.builders import booted, catalogue, empty, event, finding, gpu, only, said
 from vitald.judge.engine import Judge
 from vitald.judge.open_findings import MAX_FINDINGS
-from vitald.model import (
-    NODE,
-    Action,
-    Component,
-    ComponentKind,
-    Event,
-    FindingState,
-    Memory,
-    Requirement,
-    Trust,
-    When,
-)
-from vitald.model.event import TOO_MANY
+from vitald.model.component import NODE, Component
+from vitald.model.event import TOO_MANY, Event, Trust
+from vitald.model.finding import FindingState, Memory, Requirement
+from vitald.model.words import Action, ComponentKind, When
 
 
 def recovery(value: int, time: float = 0.0, component: Component | None = None) -> Event:

@@ -8,8 +8,10 @@ import pytest
 
 from tests.unit.builders import act, booted, catalogue, empty, event, gpu, only, said
 from vitald.judge.engine import Judge
-from vitald.model import NODE, Action, Component, ComponentKind, Event, FindingState, Trust, When
-from vitald.model.event import ACCEPTED, CLEARED, IDENTITY
+from vitald.model.component import NODE, Component
+from vitald.model.event import ACCEPTED, CLEARED, IDENTITY, Event, Trust
+from vitald.model.finding import FindingState
+from vitald.model.words import Action, ComponentKind, When
 
 DAY = 86400.0
 

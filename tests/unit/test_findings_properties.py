@@ -14,8 +14,10 @@ from tests.unit.builders import booted, catalogue, event, gpu
 from vitald.judge.engine import Judge
 from vitald.judge.lifecycle import SUPPRESSED
 from vitald.judge.verdict import compute_verdict
-from vitald.model import NODE, Action, Event, Finding, Transition, Trust
-from vitald.model.event import ACCEPTED, BOOT, CLOCK_STEPPED
+from vitald.model.component import NODE
+from vitald.model.event import ACCEPTED, BOOT, CLOCK_STEPPED, Event, Trust
+from vitald.model.finding import Finding, Transition
+from vitald.model.words import Action
 
 DEVICES = 3
 HOUR = 3600.0

@@ -31,7 +31,7 @@ from tests.unit.builders import catalogue, recogniser
 from vitald.catalog.rules import Rule
 from vitald.collectors.kernel_log import recognise
 from vitald.collectors.kernel_log.record import escape
-from vitald.model import Action
+from vitald.model.words import Action
 
 _parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 _op: Any = importlib.import_module(

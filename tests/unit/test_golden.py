@@ -24,7 +24,8 @@ from tests.unit.builders import ROOT, catalogue, interpreter, source
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import compute_verdict
 from vitald.ledger.store import FILE, Ledger, LedgerEntry
-from vitald.model import Component, Event, Trust
+from vitald.model.component import Component
+from vitald.model.event import Event, Trust
 from vitald.server import serialize
 
 EXAMPLE = ROOT / "config.example.toml"

@@ -15,7 +15,7 @@ from tests.trees import Tree
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.settings import HostSettings
-from vitald.model import Position, SourceState
+from vitald.model.source import Position, SourceState
 from vitald.topology.fstab import Fstab
 
 KINDS = ("host", "edac", "thermal", "fs", "nvme", "clock", "unit")

@@ -14,7 +14,8 @@ from tests.unit.test_host import KINDS, ROOT, Clock, clock, drive, host, statvfs
 from vitald.collectors.host.filesystems import Mount, _parse_mount
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
-from vitald.model import Action, Event
+from vitald.model.event import Event
+from vitald.model.words import Action
 from vitald.topology.fstab import Fstab, parse_fstab
 
 __all__ = ["clock", "tree"]  # fixtures

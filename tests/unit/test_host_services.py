@@ -17,7 +17,7 @@ from vitald.collectors.host.clock import Timex, adjtimex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.settings import HostSettings
 from vitald.collectors.host.units import Unanswered
-from vitald.model import SourceState
+from vitald.model.source import SourceState
 from vitald.topology.fstab import Fstab
 
 __all__ = ["clock", "tree"]  # fixtures

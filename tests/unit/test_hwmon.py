@@ -10,7 +10,7 @@ import pytest
 from tests.looking import Looking, polled
 from tests.trees import Tree
 from vitald.collectors.hwmon.collector import Hwmon
-from vitald.model import SourceState
+from vitald.model.source import SourceState
 
 CORETEMP, BOARD = "node/coretemp-coretemp.0", "node/nct6775-nct6775.656"
 

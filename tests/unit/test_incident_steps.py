@@ -10,7 +10,8 @@ import pytest
 from tests.unit.builders import finding
 from vitald.core.incident_steps import IncidentSteps
 from vitald.core.publisher_reports import SinkReport
-from vitald.model import Action, Finding, Transition
+from vitald.model.finding import Finding, Transition
+from vitald.model.words import Action
 from vitald.publish.kubernetes.settings import TAINT_SINK
 
 FAULT = finding(since=100.0)

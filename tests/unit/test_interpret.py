@@ -16,7 +16,9 @@ from vitald.collectors.host.filesystems import FileSystems
 from vitald.collectors.kernel_log.drills import WINDOW_S, DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter, escape_unprintable, make_lost_event
 from vitald.collectors.kernel_log.record import unescape
-from vitald.model import NODE, Action, Component, ComponentKind, Event, Fields, Trust
+from vitald.model.component import NODE, Component
+from vitald.model.event import Event, Fields, Trust
+from vitald.model.words import Action, ComponentKind
 from vitald.topology.fstab import Fstab
 from vitald.topology.pci_inventory import PciInventory
 

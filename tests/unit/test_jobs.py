@@ -19,9 +19,12 @@ from tests.waiting import WAIT_S
 from vitald.core.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
 from vitald.core.node_state import NodeState
 from vitald.http_server.peer import Peer
-from vitald.model import NODE, Action, Batch, Event, Incident, make_single_incident
+from vitald.model.component import NODE
 from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
-from vitald.model.event import CLOCK_STEPPED
+from vitald.model.event import CLOCK_STEPPED, Event
+from vitald.model.finding import Incident, make_single_incident
+from vitald.model.source import Batch
+from vitald.model.words import Action
 from vitald.server import serialize
 from vitald.server.request import RequestRefused
 from vitald.server.routes.jobs import JobRoutes

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.builders import act, booted, empty, event, finding, only
 from vitald.judge import lifecycle
-from vitald.model import NODE, Trust
-from vitald.model.event import ACCEPTED, CLEARED
+from vitald.model.component import NODE
+from vitald.model.event import ACCEPTED, CLEARED, Trust
 
 
 @pytest.mark.parametrize(("apart", "counts"), [(29.0, False), (31.0, True)])

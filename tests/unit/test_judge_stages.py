@@ -12,7 +12,8 @@ from tests.unit.builders import ROOT, catalogue, event
 from vitald.judge import engine
 from vitald.judge.engine import STAGES, Judge, Stage
 from vitald.judge.state import Evaluation
-from vitald.model import VOUCHED, Event, Finding, Trust
+from vitald.model.event import VOUCHED, Event, Trust
+from vitald.model.finding import Finding
 
 JUDGE = ROOT / "agent" / "vitald" / "judge"
 LAYERS = [each.name for each in fields(Finding) if str(each.type).startswith("Requirement")]

@@ -9,8 +9,10 @@ import pytest
 from tests.unit.builders import finding, gpu
 from vitald.catalog import Clears
 from vitald.diagnostics.planner import find_manual_level, request_runs
-from vitald.model import NODE, Action, Component, ComponentKind, Finding
-from vitald.model.diagnostic import Outcome, Report, Run, RunRequest
+from vitald.model.component import NODE, Component
+from vitald.model.diagnostic import Report, Run, RunRequest
+from vitald.model.finding import Finding
+from vitald.model.words import Action, ComponentKind, Outcome
 
 NOW = 100_000.0
 SUSPECT = finding(Action.INSPECT, code="xid/999", last=NOW - 10)

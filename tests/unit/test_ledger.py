@@ -18,17 +18,10 @@ from vitald.ledger.queries import PastQuery, read_changes, read_events, read_fin
 from vitald.ledger.schema import VERSION, AuditRecord
 from vitald.ledger.store import FILE, Ledger, LedgerEntry
 from vitald.ledger.table import compute_checksum
-from vitald.model import (
-    NODE,
-    Changes,
-    Event,
-    FindingState,
-    MarkKind,
-    Position,
-    ResolvedFault,
-    Transition,
-)
-from vitald.model.event import CLEARED
+from vitald.model.component import NODE, MarkKind
+from vitald.model.event import CLEARED, Event
+from vitald.model.finding import Changes, FindingState, ResolvedFault, Transition
+from vitald.model.source import Position
 
 
 @pytest.fixture

@@ -16,21 +16,18 @@ from tests.unit.test_runs import FULL
 from vitald.ledger import schema
 from vitald.ledger.schema import AuditRecord, PastTransition, Seal
 from vitald.ledger.table import UNREADABLE, RowDamaged, Table, compute_checksum
-from vitald.model import (
+from vitald.model.component import Device, Mark, MarkKind
+from vitald.model.event import Trust
+from vitald.model.finding import (
     Acceptance,
-    Action,
-    Device,
     FindingState,
     Incident,
-    Mark,
-    MarkKind,
     Member,
-    Position,
     Requirement,
     ResolvedFault,
-    Trust,
-    When,
 )
+from vitald.model.source import Position
+from vitald.model.words import Action, When
 
 REQUIRED = Requirement(Action.RESET_DEVICE, When.AFTER_JOB, "a reason", True, True)
 MEMBER = Member(

@@ -17,7 +17,10 @@ from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.followed_file import LineDating, LogFile, Written
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.lines import strip_prefix
-from vitald.model import Action, Component, ComponentKind, Event, Position, Trust
+from vitald.model.component import Component
+from vitald.model.event import Event, Trust
+from vitald.model.source import Position
+from vitald.model.words import Action, ComponentKind
 
 BOOT, FORMER = "boot-b", "boot-a"
 MESSAGE = b"NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python3, GPU has fallen off the bus.\n"

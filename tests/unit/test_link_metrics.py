@@ -13,7 +13,9 @@ from tests.exported import read_exported
 from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.reading_definitions import ReadingKind
 from vitald.metrics.gpus import GpuMetrics
-from vitald.model import Component, ComponentKind, Readings, Sample
+from vitald.model.component import Component
+from vitald.model.source import Readings, Sample
+from vitald.model.words import ComponentKind
 
 NAN = math.nan
 GPU, OTHER = "0000:10:00.0", "0000:20:00.0"

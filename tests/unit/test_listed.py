@@ -16,7 +16,8 @@ from vitald.catalog.rules import DeviceListing
 from vitald.cli import finding_text
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
-from vitald.model import Action, Event, Trust
+from vitald.model.event import Event, Trust
+from vitald.model.words import Action
 from vitald.server import endpoints
 from vitald.topology.listed_devices import ListedDevices
 from vitald.topology.pci_inventory import PciInventory

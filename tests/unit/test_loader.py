@@ -9,7 +9,7 @@ import pytest
 
 from vitald.catalog import Catalog, CatalogError, Clears, FaultClass, load_catalog
 from vitald.catalog.escalation import EscalationPolicy, EscalationStep
-from vitald.model import Action, ComponentKind, When
+from vitald.model.words import Action, ComponentKind, When
 
 ESCALATION = (
     '[escalation.none]\nsteps = []\n[escalation.device]\nsteps = [{ of = "reset_device", within = "7d",'

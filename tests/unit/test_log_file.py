@@ -19,7 +19,7 @@ from vitald.collectors.kernel_log import followed_file as log_file
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.followed_file import LogFile
 from vitald.collectors.kernel_log.interpret import Interpreter
-from vitald.model import Position
+from vitald.model.source import Position
 
 HEAD = "[   13.868252] "
 RECORD = f"{HEAD}{LOST[0]}\n{'':15}{LOST[1]}\n{'':15}{LOST[2]}\n"

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import event
-from vitald.model import NODE, Action, Component, ComponentKind, SourceHealth, SourceState, Trust
+from vitald.model.component import NODE, Component
+from vitald.model.event import Trust
+from vitald.model.source import SourceHealth, SourceState
+from vitald.model.words import Action, ComponentKind
 
 
 def test_the_order_of_actions() -> None:

@@ -25,7 +25,9 @@ from vitald.collectors.network import port as ports
 from vitald.collectors.network.collector import KINDS, Network
 from vitald.collectors.network.port import Carrier, Link
 from vitald.collectors.network.settings import NetworkSettings as Settings
-from vitald.model import ComponentKind, Event, Position, SourceState
+from vitald.model.event import Event
+from vitald.model.source import Position, SourceState
+from vitald.model.words import ComponentKind
 
 
 class Clock:

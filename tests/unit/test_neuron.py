@@ -16,7 +16,7 @@ from vitald.collectors import polling as polled_module
 from vitald.collectors.neuron.collector import Neuron
 from vitald.collectors.polling import PollingSource
 from vitald.collectors.raw_readings import Files, RawReadings
-from vitald.model import Position, SourceState
+from vitald.model.source import Position, SourceState
 from vitald.topology.neuron_locations import NeuronLocations
 from vitald.topology.pci_inventory import PciInventory
 

@@ -16,7 +16,8 @@ from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.collector import Neuron
-from vitald.model import Position, SourceState, Trust
+from vitald.model.event import Trust
+from vitald.model.source import Position, SourceState
 from vitald.topology.neuron_locations import NeuronLocations
 from vitald.topology.pci_inventory import PciInventory
 

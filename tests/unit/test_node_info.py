@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from vitald.core.node_state import NodeState
 from vitald.metrics.node import NodeIdentity
-from vitald.model import NODE, Component, ComponentKind, Readings, Sample
+from vitald.model.component import NODE, Component
+from vitald.model.source import Readings, Sample
+from vitald.model.words import ComponentKind
 
 
 def read(component: Component, **values: Sample) -> Readings:

@@ -12,7 +12,8 @@ from tests.unit.builders import finding
 from vitald.core.node_state import NodeState, StreamEnd
 from vitald.judge.devices import SlotRegistry
 from vitald.judge.engine import Judge
-from vitald.model import Action, Finding, Transition, When
+from vitald.model.finding import Finding, Transition
+from vitald.model.words import Action, When
 
 STARTED = 1000.0
 

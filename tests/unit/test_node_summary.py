@@ -21,7 +21,9 @@ from tests.unit.builders import catalogue, finding, gpu
 from tests.waiting import WAIT_S
 from vitald.cli import client, main
 from vitald.core.node_state import NodeState
-from vitald.model import Action, Finding, Requirement, SourceHealth, SourceState, When
+from vitald.model.finding import Finding, Requirement
+from vitald.model.source import SourceHealth, SourceState
+from vitald.model.words import Action, When
 from vitald.server import endpoints
 from vitald.server.endpoint import Endpoint
 from vitald.server.request import RequestRefused

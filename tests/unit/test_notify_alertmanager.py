@@ -14,7 +14,7 @@ import pytest
 
 from tests.notifications import ReceivingServer, Reply
 from tests.unit.test_publish_events import STATE
-from vitald.model import Action, Status, When
+from vitald.model.words import Action, Status, When
 from vitald.publish.notify import alertmanager
 from vitald.publish.notify.alertmanager import RESEND_S, AlertmanagerSink, FiringAlerts, build_url
 from vitald.publish.notify.receiver import QuietTime

@@ -23,7 +23,7 @@ from tests.notifications import (
     make_notification,
 )
 from tests.unit.builders import ROOT
-from vitald.model import Action
+from vitald.model.words import Action
 from vitald.publish.notify.formats import FORMATS, encode_json
 from vitald.publish.notify.formats.text import describe_flags, describe_notification
 from vitald.publish.notify.notification import WELL, Notification, NotificationKind

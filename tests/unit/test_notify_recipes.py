@@ -15,7 +15,7 @@ import pytest
 
 from tests.notifications import FINDING, make_notification
 from tests.unit.builders import ROOT
-from vitald.model import Action
+from vitald.model.words import Action
 from vitald.publish.notify.exec import build_environment
 from vitald.publish.notify.formats import FORMATS, encode_json
 from vitald.publish.notify.notification import Notification, NotificationKind

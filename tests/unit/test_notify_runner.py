@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.notifications import FINDING
 from tests.unit.test_publish_events import STATE, Ledger, make_change
 from tests.waiting import WAIT_S
-from vitald.model import Action, Status
+from vitald.model.words import Action, Status
 from vitald.publish.notify import runner as engine
 from vitald.publish.notify.backlog import (
     MAX_RECEIPTS,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.unit.test_nvml_readings import GPUS, Node
 from vitald.collectors.nvml.gpu_history import GpuHistory
-from vitald.model import NODE, Component, ComponentKind
+from vitald.model.component import NODE, Component
+from vitald.model.words import ComponentKind
 
 
 def test_what_hangs_is_present_while_it_is_on_pci() -> None:

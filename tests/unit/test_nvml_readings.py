@@ -24,7 +24,8 @@ from vitald.collectors.nvml.query import PolledGpu
 from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.nvml.worker import CALLS, NvmlWorker, list_readings
 from vitald.metrics import gpus
-from vitald.model import Event, Readings
+from vitald.model.event import Event
+from vitald.model.source import Readings
 from vitald.server import serialize
 
 GPUS = [f"0000:{0x10 + number:02x}:00.0" for number in range(8)]

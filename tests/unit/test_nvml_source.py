@@ -10,7 +10,7 @@ from tests.looking import CATALOG, batches_of
 from tests.trees import Tree
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
-from vitald.model import SourceState
+from vitald.model.source import SourceState
 from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import WorkerThread
 

@@ -28,17 +28,10 @@ from vitald.diagnostics.queue import OwedRuns
 from vitald.diagnostics.schedule import MAX_RETRIES, SCHEDULE
 from vitald.diagnostics.settings import DiagnosticsSettings
 from vitald.diagnostics.source import HELD, OVERDUE
-from vitald.model import Action, Component, ComponentKind, Position
-from vitald.model.diagnostic import (
-    ActiveRun,
-    Outcome,
-    OwedRun,
-    Remedy,
-    Report,
-    Run,
-    RunRequest,
-    Stage,
-)
+from vitald.model.component import Component
+from vitald.model.diagnostic import ActiveRun, OwedRun, Report, Run, RunRequest, Stage
+from vitald.model.source import Position
+from vitald.model.words import Action, ComponentKind, Outcome, Remedy
 
 __all__ = ["quick"]
 

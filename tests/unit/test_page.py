@@ -28,7 +28,6 @@ from jinja2 import UndefinedError
 
 from tests.examples import get_answer
 from tests.waiting import WAIT_S
-from vitald import model
 from vitald.cli import build_parser, client, finding_text
 from vitald.cli.page import server, wording
 from vitald.cli.page.build import Answers, build_error_page, build_page, read_answers
@@ -36,7 +35,7 @@ from vitald.cli.page.cards import list_commands
 from vitald.cli.page.model import Page, Span, Tone
 from vitald.cli.page.template import PageTemplate
 from vitald.cli.page.timeline import build_timeline
-from vitald.model.diagnostic import Outcome
+from vitald.model.words import Action, Outcome, Status
 from vitald.server import endpoints, schema
 from vitald.server.endpoint import Endpoint
 
@@ -214,8 +213,12 @@ def words_of(answer: type, key: str) -> set[str]:
 
 
 def test_each_word_of_the_api_has_its_own() -> None:
-    assert set(wording.STATUS_TONES) == set(wording.STATUS_LEADS) == set(client.STATUSES)
-    assert set(wording.ACTION_TONES) == {action.value for action in model.Action}
+    assert (
+        set(wording.STATUS_TONES)
+        == set(wording.STATUS_LEADS)
+        == {status.value for status in Status}
+    )
+    assert set(wording.ACTION_TONES) == {action.value for action in Action}
     assert set(wording.OUTCOME_TONES) <= {outcome.value for outcome in Outcome}
     assert set(wording.JOB_TONES) == words_of(schema.ApiJob, "state")
     assert set(wording.SOURCE_TONES) == words_of(schema.ApiSource, "state")
@@ -250,7 +253,7 @@ def test_no_command_has_text_of_the_answer() -> None:
         [*list_commands(finding(id="1;rm -rf /"))]
 
 
-@pytest.mark.parametrize("action", [action.value for action in model.Action])
+@pytest.mark.parametrize("action", [action.value for action in Action])
 @pytest.mark.parametrize("component", ["gpu/0000:65:00.0", "nic/mlx5_0", "node"])
 @pytest.mark.parametrize("drill", [None, "2026-11-18T14:00:00.000Z"])
 def test_the_commands_are_ones_that_vitald_takes(

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitald.collectors.kernel_log.record import format_pci, normalize_pci
-from vitald.model import Component, ComponentKind
+from vitald.model.component import Component
+from vitald.model.words import ComponentKind
 from vitald.topology.pci_inventory import PciInventory
 
 

@@ -16,7 +16,8 @@ from tests.looking import Looking, polled, told
 from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.settings import PciSettings as Settings
-from vitald.model import ComponentKind, SourceState
+from vitald.model.source import SourceState
+from vitald.model.words import ComponentKind
 from vitald.topology.pci_inventory import PciInventory
 
 GPU, NEURON, FABRIC, ETHERNET, ENA, PORT = (

@@ -35,9 +35,11 @@ from vitald.ledger.errors import LedgerDamaged, LedgerError
 from vitald.ledger.queries import PastQuery, read_events, read_runs
 from vitald.ledger.schema import AuditRecord
 from vitald.ledger.store import Ledger, LedgerEntry
-from vitald.model import NODE, Batch, Event, Memory, Position, Transition, Trust
+from vitald.model.component import NODE
 from vitald.model.event import BOOT as BOOTED
-from vitald.model.event import CLOCK_STEPPED, IDENTITY
+from vitald.model.event import CLOCK_STEPPED, IDENTITY, Event, Trust
+from vitald.model.finding import Memory, Transition
+from vitald.model.source import Batch, Position
 from vitald.worker_thread import WorkerThread
 
 BOOT = "boot-a"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.test_loader import ESCALATION, GOOD, mistakes, read, toml_value
 from vitald.catalog import CatalogError, Clears, load_catalog
-from vitald.model import Action
+from vitald.model.words import Action
 
 SHARED = {key: value for key, value in GOOD.items() if key not in ("title", "meaning")}
 

@@ -17,16 +17,10 @@ from tests.looking import CATALOG, Looking, polled, told
 from vitald import catalog
 from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.raw_readings import RawReadings
-from vitald.model import (
-    Component,
-    ComponentKind,
-    DeviceNames,
-    Event,
-    Position,
-    Readings,
-    Sample,
-    SourceState,
-)
+from vitald.model.component import Component, DeviceNames
+from vitald.model.event import Event
+from vitald.model.source import Position, Readings, Sample, SourceState
+from vitald.model.words import ComponentKind
 
 
 @dataclass

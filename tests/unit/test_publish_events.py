@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import get_answer
-from vitald.model import Action, Status
+from vitald.model.words import Action, Status
 from vitald.publish.http import read_retry_after
 from vitald.publish.kubernetes.client import (
     ApiRefused,

@@ -18,7 +18,7 @@ from tests.unit.test_publish_kubernetes import HEALTHY, NOW, SILENT, UNHEALTHY, 
 from tests.waiting import until_async
 from vitald.config.errors import ConfigError
 from vitald.config.values import Config
-from vitald.model import Status
+from vitald.model.words import Status
 from vitald.publish.config import load_config
 from vitald.publish.files.nfd import EXPIRY_S, NfdSink, format_features
 from vitald.publish.files.replace_file import REWRITE_S

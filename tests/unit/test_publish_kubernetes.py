@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitald.model import Action, Status, When
+from vitald.model.words import Action, Status, When
 from vitald.publish.kubernetes.desired import (
     MAX_ANNOTATION_BYTES,
     MAX_MESSAGE_BYTES,

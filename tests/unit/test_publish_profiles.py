@@ -19,8 +19,8 @@ from tests.unit.builders import catalogue
 from tests.unit.test_publish_kubernetes import BARE, HEALTHY, SILENT, UNHEALTHY, XID79
 from tests.waiting import until_async
 from vitald.catalog import PROFILES, Rule
-from vitald.model import Action, ComponentKind, Status
 from vitald.model.reasons import make_reason
+from vitald.model.words import Action, ComponentKind, Status
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, DesiredNode, combine
 from vitald.publish.kubernetes.node_object import (
     NameKind,

@@ -14,7 +14,7 @@ import pytest
 from tests.clock import StandingClock
 from tests.unit.test_publish_kubernetes import HEALTHY, SILENT, UNHEALTHY
 from tests.waiting import until_async
-from vitald.model import Action, Status
+from vitald.model.words import Action, Status
 from vitald.publish import sink as sink_module
 from vitald.publish.retry import RateLimit
 from vitald.publish.sink import (

@@ -16,7 +16,7 @@ from vitald.catalog import Catalog
 from vitald.catalog.threshold import Threshold, ThresholdGroup
 from vitald.collectors.definition import CollectorDefinition
 from vitald.collectors.discovery import find_collectors, find_packages, find_sections
-from vitald.model import ComponentKind
+from vitald.model.words import ComponentKind
 
 
 def list_declared(collector: CollectorDefinition, component: ComponentKind) -> set[str]:

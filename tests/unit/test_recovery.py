@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.harness import ROOT
 from tests.unit.builders import finding
 from tests.unit.test_imports import MODULES, forbidden, imports
-from vitald.model import Action, Finding, FindingState, Repair, When
+from vitald.model.finding import Finding, FindingState
+from vitald.model.words import Action, Repair, When
 from vitald.recovery import action_log
 from vitald.recovery.action_log import DAY_S, ActionLog, ActionRecord, BootClock, InvalidActionLog
 from vitald.recovery.decision import (

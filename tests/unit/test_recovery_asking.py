@@ -16,7 +16,9 @@ from tests.unit.builders import finding, source
 from tests.unit.test_imports import MODULES, forbidden, imports, named
 from tests.waiting import until_async
 from vitald.core.node_state import LedgerHealth, NodeState
-from vitald.model import Action, Finding, Repair, SourceState
+from vitald.model.finding import Finding
+from vitald.model.source import SourceState
+from vitald.model.words import Action, Repair
 from vitald.recovery.recovery_request import FILE, Request, parse_request
 from vitald.recovery.requester import RecoveryRequester
 from vitald.recovery.settings import RecoverySettings

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import require
 from tests.waiting import until
 from vitald.config.paths import RECOVERY_PATH
-from vitald.model import Repair
+from vitald.model.words import Repair
 from vitald.recovery import decision_log, files, programs
 from vitald.recovery.decision import Decision, Step
 from vitald.recovery.decision_log import format_decision

@@ -8,7 +8,8 @@ import pytest
 
 from tests.unit.builders import finding as asks
 from vitald.judge.repairs import find_due_repairs, waits_for_idle
-from vitald.model import Acceptance, Action, Finding, FindingState, Repair, Requirement, When
+from vitald.model.finding import Acceptance, Finding, FindingState, Requirement
+from vitald.model.words import Action, Repair, When
 
 
 def due(

@@ -12,7 +12,7 @@ from vitald.catalog import Case, Clears, FaultClass, Rule
 from vitald.catalog.catalog import Catalog
 from vitald.catalog.correlation import CorrelationRules
 from vitald.catalog.escalation import LemonScoring
-from vitald.model import Action, When
+from vitald.model.words import Action, When
 
 OWN = Clears(quiet_s=60.0)
 

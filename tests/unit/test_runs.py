@@ -9,7 +9,8 @@ import pytest
 
 from vitald.ledger.queries import read_last_runs, read_run, read_runs
 from vitald.ledger.store import Ledger, LedgerEntry
-from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, RunRequest, Test
+from vitald.model.diagnostic import Fault, Measure, Report, Run, RunRequest, Test
+from vitald.model.words import Outcome, Remedy
 
 FULL = Run(
     id="20261121T010203-1-dcgm-2",

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitald.diagnostics.schedule import MAX_RETRIES, SETTLE_S, Moment, Plan, Schedule
-from vitald.model.diagnostic import Outcome, Remedy, Report, Run, RunRequest
+from vitald.model.diagnostic import Report, Run, RunRequest
+from vitald.model.words import Outcome, Remedy
 
 HOUR = 3600.0
 DAY = 24 * HOUR

@@ -10,8 +10,9 @@ from tests.trees import NVIDIA, Tree
 from tests.unit.builders import booted, catalogue, empty, event
 from vitald.catalog import Rule
 from vitald.judge.engine import Judge
-from vitald.model import NODE, Action, Component, ComponentKind, Event, Trust
-from vitald.model.event import CLEARED, SIBLINGS
+from vitald.model.component import NODE, Component
+from vitald.model.event import CLEARED, SIBLINGS, Event, Trust
+from vitald.model.words import Action, ComponentKind
 from vitald.topology.pci_inventory import PciInventory
 
 ADDRESSES = ("0000:18:00.0", "0000:3b:00.0", "0000:5d:00.0")

@@ -21,7 +21,7 @@ import pytest
 
 from tests.conftest import require
 from tests.waiting import WAIT_S, until
-from vitald.model import ComponentKind
+from vitald.model.words import ComponentKind
 from vitald.simulator import simulated_library
 from vitald.simulator.profiles import list_profiles
 from vitald.simulator.simulated_node import SimulatedCall, SimulatedNode

@@ -27,9 +27,11 @@ from vitald.diagnostics.run.descendants import Process, list_processes
 from vitald.diagnostics.run_events import NOT_RUN, make_removed_events
 from vitald.diagnostics.schedule import SCHEDULE
 from vitald.diagnostics.settings import SiteCheckSettings
-from vitald.model import NODE, Action, Component, ComponentKind, Finding, Trust
-from vitald.model.diagnostic import Fault, Outcome, Report, RunRequest
-from vitald.model.event import BOOT
+from vitald.model.component import NODE, Component
+from vitald.model.diagnostic import Fault, Report, RunRequest
+from vitald.model.event import BOOT, Trust
+from vitald.model.finding import Finding
+from vitald.model.words import Action, ComponentKind, Outcome
 
 LATE = "past the deadline"
 

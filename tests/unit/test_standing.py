@@ -29,21 +29,19 @@ from vitald.judge.verdict import compute_verdict
 from vitald.ledger.queries import PastQuery, read_events
 from vitald.ledger.schema import AuditRecord
 from vitald.ledger.store import LedgerEntry
-from vitald.model import (
-    NODE,
-    Action,
-    Batch,
-    Component,
-    ComponentKind,
+from vitald.model.component import NODE, Component
+from vitald.model.event import (
+    ACCEPTED,
+    CLEARED,
+    CLOCK_STEPPED,
+    REPLACED,
+    SOURCE_FAILED,
     Event,
-    Finding,
-    Readings,
-    Sample,
-    Status,
-    Transition,
     Trust,
 )
-from vitald.model.event import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED
+from vitald.model.finding import Finding, Transition
+from vitald.model.source import Batch, Readings, Sample
+from vitald.model.words import Action, ComponentKind, Status
 
 DAY = 86400.0
 KINDS = sorted(catalogue().list_kinds())

@@ -20,7 +20,8 @@ from structlog.testing import capture_logs
 
 from tests.unit.diagnosing import FAILED, PASSED, run_of, slow_link
 from vitald.diagnostics.hyperpod_log import DeepLog, format_deep_lines, format_summary
-from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, Test
+from vitald.model.diagnostic import Fault, Measure, Report, Run, Test
+from vitald.model.words import Outcome, Remedy
 
 # As a reader of both published variants would have it.
 GRAMMAR = re.compile(

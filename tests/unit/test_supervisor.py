@@ -15,7 +15,7 @@ from tests.waiting import WAIT_S
 from vitald.backoff import Backoff
 from vitald.core import supervisor as module
 from vitald.core.supervisor import Supervisor
-from vitald.model import Batch, SourceFailed, SourceState
+from vitald.model.source import Batch, SourceFailed, SourceState
 
 
 class Pipeline:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.builders import ruling
 from vitald.collectors.kernel_log import recognise
 from vitald.collectors.kernel_log.record import ParsedLine
-from vitald.model import Action
+from vitald.model.words import Action
 
 WHERE = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0):"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.waiting import WAIT_S
 from vitald.collectors.nvml.collector import iterate_batches
-from vitald.model import Batch
+from vitald.model.source import Batch
 from vitald.publish import daemon_feed
 from vitald.publish.daemon_feed import DaemonFeed
 from vitald.tasks import end_tasks

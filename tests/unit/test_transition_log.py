@@ -10,7 +10,9 @@ from structlog.testing import capture_logs
 from tests.unit.builders import finding
 from vitald.core.pipeline import log_transitions
 from vitald.judge.verdict import get_component_name
-from vitald.model import VOUCHED, Action, Finding, FindingState, Requirement, Transition, When
+from vitald.model.event import VOUCHED
+from vitald.model.finding import Finding, FindingState, Requirement, Transition
+from vitald.model.words import Action, When
 
 RAW = "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
 UNKNOWN = Requirement(Action.INSPECT, When.NOW, unknown=True)

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.builders import finding
 from vitald.ledger.queries import FindingChange
 from vitald.ledger.schema import PastTransition
-from vitald.model import Action, FindingState
+from vitald.model.finding import FindingState
+from vitald.model.words import Action
 from vitald.server.routes.events import _name_change
 
 OPEN, IN_REMEDY, CLEARED = FindingState.OPEN, FindingState.IN_REMEDY, FindingState.CLEARED

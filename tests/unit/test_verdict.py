@@ -10,16 +10,10 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import finding, source
 from vitald.judge.verdict import WorkPhase, compute_verdict, sort_by_strength
-from vitald.model import (
-    NODE,
-    Acceptance,
-    Action,
-    Requirement,
-    SourceHealth,
-    SourceState,
-    Status,
-    When,
-)
+from vitald.model.component import NODE
+from vitald.model.finding import Acceptance, Requirement
+from vitald.model.source import SourceHealth, SourceState
+from vitald.model.words import Action, Status, When
 
 NOW = 100.0
 FRESH, STALE = source(looked=90.0), source(looked=60.0)

@@ -29,20 +29,12 @@ from vitald.metrics.exposition import MAX_CHARACTERS, ExpositionWriter, Format, 
 from vitald.metrics.scrape import make_connection_limit
 from vitald.metrics.slurm import UnknownJobs
 from vitald.metrics.verdict_tier import FAMILIES, MAX_SERIES, select_families
-from vitald.model import (
-    NODE,
-    Acceptance,
-    Action,
-    Component,
-    ComponentKind,
-    Finding,
-    Requirement,
-    SourceHealth,
-    SourceState,
-    Trust,
-    When,
-)
+from vitald.model.component import NODE, Component
 from vitald.model.diagnostic import ScheduledRun
+from vitald.model.event import Trust
+from vitald.model.finding import Acceptance, Finding, Requirement
+from vitald.model.source import SourceHealth, SourceState
+from vitald.model.words import Action, ComponentKind, When
 from vitald.recovery.requester import RecoveryRequester
 from vitald.recovery.settings import RecoverySettings
 from vitald.topology.pci_inventory import PciInventory

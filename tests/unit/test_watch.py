@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from vitald.catalog.threshold import ThresholdGroup, read_threshold
 from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
-from vitald.model import Component, ComponentKind, Readings, Sample
+from vitald.model.component import Component
+from vitald.model.source import Readings, Sample
+from vitald.model.words import ComponentKind
 
 
 def watched(

@@ -9,7 +9,7 @@ import pytest
 from tests import remedies_page
 from vitald.catalog import CatalogError, load_catalog
 from vitald.catalog.loader import FOLDER
-from vitald.model import Action
+from vitald.model.words import Action
 
 REPLACE = Action.REPLACE_NODE
 _ENTRY = {

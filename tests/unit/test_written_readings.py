@@ -13,7 +13,7 @@ from tests.unit.test_link_metrics import GPU, OTHER, read
 from vitald.collectors.nvml.readings import READINGS
 from vitald.metrics.families import LabelledReadings, ReadingsWriter, build_metrics, derive_families
 from vitald.metrics.gpus import LABELS, list_labels
-from vitald.model import Readings
+from vitald.model.source import Readings
 
 FULL = read(
     uuid="GPU-1",

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from tests.unit.builders import catalogue, ruling, seen
-from vitald.model import Action, When
+from vitald.model.words import Action, When
 
 WHERE = "NVRM: Xid (PCI:0019:01:00):"
 NONE, INSPECT = Action.NONE, Action.INSPECT

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import ruling, seen
-from vitald.model import Action
+from vitald.model.words import Action
 
 WHERE = "NVRM: Xid (PCI:0019:01:00):"
 NONE, OBSERVE, INSPECT, RESTART, RESET = (

@@ -13,7 +13,8 @@ from vitald.catalog.correlation import CorrelationRules
 from vitald.catalog.escalation import EscalationPolicy, LemonScoring
 from vitald.catalog.rules import Clears, FaultClass, Rule
 from vitald.catalog.threshold import ThresholdGroup
-from vitald.model import Action, ComponentKind, Fields
+from vitald.model.event import Fields
+from vitald.model.words import Action, ComponentKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald import tomlfile
-from vitald.model import Action, Fields, When
+from vitald.model.event import Fields
+from vitald.model.words import Action, When
 
 
 class Role(Enum):

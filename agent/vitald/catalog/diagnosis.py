@@ -14,7 +14,7 @@ from functools import partial
 
 from vitald import tomlfile
 from vitald.checking import read_flag, read_key, read_member
-from vitald.model.diagnostic import Remedy
+from vitald.model.words import Remedy
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from vitald.catalog.rules import (
 from vitald.catalog.shape import HEAD, begins_with_driver, expand_macros, first_letters
 from vitald.catalog.threshold import Threshold, read_threshold
 from vitald.checking import read_flag, read_member
-from vitald.model import Action, ComponentKind, When
+from vitald.model.words import Action, ComponentKind, When
 
 E = TypeVar("E", bound=Enum)
 V = TypeVar("V")

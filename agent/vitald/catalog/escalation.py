@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from vitald.model import Action, MarkKind, Requirement, When
+from vitald.model.component import MarkKind
+from vitald.model.finding import Requirement
+from vitald.model.words import Action, When
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,8 @@ from vitald.catalog.tables import (
     read_instances,
     read_lemon,
 )
-from vitald.model import Action
 from vitald.model.event import SITE_CHECK
+from vitald.model.words import Action
 
 FOLDER = Path(__file__).parent
 PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("*.toml")))

@@ -14,8 +14,9 @@ from typing import Union
 
 from vitald.catalog.diagnosis import Diagnosis
 from vitald.catalog.threshold import Threshold
-from vitald.model import Action, ComponentKind, Fields, Requirement, When
-from vitald.model.event import ALIKE, DOUBTED, SETTLING, UNDATED
+from vitald.model.event import ALIKE, DOUBTED, SETTLING, UNDATED, Fields
+from vitald.model.finding import Requirement
+from vitald.model.words import Action, ComponentKind, When
 
 Scalar = Union[str, int, bool]
 # Fields of lines that are weak evidence: they require `inspect` at most

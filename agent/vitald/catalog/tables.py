@@ -21,7 +21,8 @@ from vitald.catalog.correlation import (
     read_aliases,
 )
 from vitald.catalog.escalation import EscalationPolicy, EscalationStep, LemonScoring
-from vitald.model import Action, MarkKind, When
+from vitald.model.component import MarkKind
+from vitald.model.words import Action, When
 
 # The files, and the sections of each
 FILES = {

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Union
 
 from vitald import tomlfile
-from vitald.model import ComponentKind
+from vitald.model.words import ComponentKind
 
 Limit = Union[float, str]  # a number, or the name of another reading
 Plain = Union[int, float, str]

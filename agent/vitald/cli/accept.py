@@ -7,13 +7,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vitald.cli import Parser, finding_action, finding_text, render, words
+from vitald.cli import Parser, argument_types, finding_action, finding_text, render
 from vitald.server import endpoints
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_MAX_PERIOD_S = 90 * words.DAY_S
+_MAX_PERIOD_S = 90 * argument_types.DAY_S
 
 
 def options(parser: Parser) -> None:
@@ -22,7 +22,7 @@ def options(parser: Parser) -> None:
     length.add_argument(
         "--for",
         dest="seconds",
-        type=words.parse_duration(60.0, _MAX_PERIOD_S, "1m to 90d"),
+        type=argument_types.parse_duration(60.0, _MAX_PERIOD_S, "1m to 90d"),
         metavar="TIME",
         help="for how long: 12h, 7d; at most 90d",
     )

@@ -31,7 +31,6 @@ from vitald.text import count_noun
 if TYPE_CHECKING:
     from vitald.server import schema
 
-EXIT = {"healthy": 0, "degraded": 10, "unhealthy": 20, "unknown": 30}
 # Protocol -> status -> exit code. Degraded is fit unless --strict.
 PROTOCOLS = {
     "vitald": {"healthy": 0, "degraded": 10, "unhealthy": 20, "unknown": 30},
@@ -39,6 +38,7 @@ PROTOCOLS = {
     "nagios": {"healthy": 0, "degraded": 1, "unhealthy": 2, "unknown": 3},
     "slurm": {"healthy": 0, "degraded": 1, "unhealthy": 1, "unknown": 1},
 }
+EXIT = PROTOCOLS["vitald"]
 DUE, NOT_DUE, DUE_UNKNOWN = 0, 10, 30  # of --due
 _DUE_KEYS: Mapping[str, Literal["rebootDue", "replacementDue"]] = {
     "reboot": "rebootDue",

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vitald import __version__
 from vitald.checking import is_deep
-from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, CommandFailed, words
+from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, CommandFailed, argument_types
+from vitald.model.words import Status
 from vitald.server.endpoint import MAX_PAGE, Answer, Body, Endpoint, Get, Post
 from vitald.server.endpoints import FINDINGS, STATUS, SUMMARY, WATCH
 from vitald.text import replace_unprintable
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from vitald.server import schema
 
 Json = dict[str, object]
-STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
+_STATUSES = {status.value for status in Status}
 DAEMON_USER = "vitald"  # the daemon's, as the package makes it
 # Limits of an answer. The largest real ones: 1,000 events or findings of some 2 KiB each; the
 # output of a diagnostic, 2 MiB before it is JSON.
@@ -101,7 +102,7 @@ def add_connection_options(parser: argparse.ArgumentParser, *, timeout_s: float 
     )
     parser.add_argument(
         "--timeout",
-        type=words.parse_seconds(3600),
+        type=argument_types.parse_seconds(3600),
         default=timeout_s,
         metavar="SECONDS",
         help=f"give up after this long (default: {timeout_s:g})",
@@ -223,7 +224,7 @@ def _check_verdict(arguments: argparse.Namespace, answer: Mapping[str, object]) 
     """Raises NoAnswer where it has no status and reasons."""
     reasons = answer.get("reasons")
     sound = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
-    if answer.get("status") not in STATUSES or not sound:
+    if answer.get("status") not in _STATUSES or not sound:
         raise NoAnswer(
             f"no verdict from {arguments.socket or default_socket()}: is that vitald's socket, and"
             " of this version?"

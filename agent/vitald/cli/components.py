@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vitald.cli import client, finding_text, render, words
+from vitald.cli import argument_types, client, finding_text, render
 from vitald.cli.render import lay_out_table
 from vitald.server import endpoints
 from vitald.text import join_first
@@ -28,7 +28,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "component",
         nargs="?",
-        type=words.parse_device,
+        type=argument_types.parse_device,
         metavar="NAME",
         default=None,
         help="only this one, by any of its names: index, serial number, UUID, slot, PCI address,"

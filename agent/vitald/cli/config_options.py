@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitald.cli import EX_CONFIG, CommandFailed, words
+from vitald.cli import EX_CONFIG, CommandFailed, argument_types
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
@@ -43,7 +43,7 @@ def add_catalog_options(parser: argparse.ArgumentParser, *, config: str, profile
     """
     parser.add_argument("--config", type=Path, default=None, help=config)
     parser.add_argument(
-        "--profile", type=words.parse_profile, metavar="NAME", default=None, help=profile
+        "--profile", type=argument_types.parse_profile, metavar="NAME", default=None, help=profile
     )
 
 

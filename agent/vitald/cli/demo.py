@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
-from vitald.cli import EX_UNAVAILABLE, CommandFailed, client, render, run_command, words
+from vitald.cli import EX_UNAVAILABLE, CommandFailed, argument_types, client, render, run_command
 from vitald.cli.progress import WorkProgress
 from vitald.simulator.simulated_library import CannotBuild
 from vitald.simulator.simulated_node import SimulatedNode
@@ -95,7 +95,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def _parse_pause(text: str) -> float:
-    return 0.0 if text == "0" else words.parse_seconds(3600)(text)
+    return 0.0 if text == "0" else argument_types.parse_seconds(3600)(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

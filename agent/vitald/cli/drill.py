@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.checking import is_line, parse_pci_address
-from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, UsageError, client, render, words
+from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, UsageError, argument_types, client, render
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.config.errors import ConfigError
 from vitald.config.file import DEFAULT_PATH
@@ -89,10 +89,10 @@ def options(parser: Parser) -> None:
         " has)"
     )
     parser.add_argument(
-        "--device", type=words.parse_device, metavar="DEVICE", default=None, help=help_
+        "--device", type=argument_types.parse_device, metavar="DEVICE", default=None, help=help_
     )
     hold, help_ = (
-        words.parse_duration(1, words.DAY_S, "1s to 24h"),
+        argument_types.parse_duration(1, argument_types.DAY_S, "1s to 24h"),
         "when the drill ends by itself (default: 10m)",
     )
     parser.add_argument(

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Union
 
-from vitald.cli import UsageError, client, finding_text, render, words
+from vitald.cli import UsageError, argument_types, client, finding_text, render
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE, Get
 
@@ -33,25 +33,25 @@ def options(parser: argparse.ArgumentParser) -> None:
     client.add_connection_options(parser)
     parser.add_argument(
         "--since",
-        type=words.parse_since,
+        type=argument_types.parse_since,
         metavar="WHEN",
         help="a duration (30m, 24h), an RFC 3339 time, or an event's id",
     )
     parser.add_argument(
         "--limit",
-        type=words.parse_number(1, _MAX_EVENTS),
+        type=argument_types.parse_number(1, _MAX_EVENTS),
         metavar="N",
         default=None,
         help=f"at most so many (default: the newest {_NEWEST}; with --since, all)",
     )
     parser.add_argument(
         "--component",
-        type=words.parse_device,
+        type=argument_types.parse_device,
         metavar="NAME",
         help="of one component: gpu/0000:65:00.0, or its index, serial number, UUID, PCI address",
     )
     parser.add_argument(
-        "--code", type=words.parse_code, metavar="CODE", help="of one code, e.g. xid/79"
+        "--code", type=argument_types.parse_code, metavar="CODE", help="of one code, e.g. xid/79"
     )
     parser.add_argument("--kind", metavar="KIND", help="of one kind, e.g. xid")
     parser.add_argument("--follow", "-f", action="store_true", help="go on with what happens next")

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vitald.cli import UsageError, client, render, words
+from vitald.cli import UsageError, argument_types, client, render
 from vitald.cli.render import format_table
 from vitald.server import endpoints
 from vitald.text import count_noun
@@ -30,7 +30,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--reason",
-        type=words.parse_reason,
+        type=argument_types.parse_reason,
         default=None,
         metavar="TEXT",
         help="reason, recorded with the caller; needed to confirm",

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vitald.cli import Parser, UsageError, client, finding_text, render, words
+from vitald.cli import Parser, UsageError, argument_types, client, finding_text, render
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE, Post
 
@@ -24,16 +24,19 @@ def add_finding_options(parser: Parser) -> None:
     parser.add_argument(
         "ids",
         nargs="*",
-        type=words.parse_finding,
+        type=argument_types.parse_finding,
         metavar="ID",
         help="findings' numbers, as vitald status shows them",
     )
     parser.add_argument(
-        "--code", type=words.parse_code, metavar="CODE", help="those of one code, e.g. xid/94"
+        "--code",
+        type=argument_types.parse_code,
+        metavar="CODE",
+        help="those of one code, e.g. xid/94",
     )
     parser.add_argument(
         "--component",
-        type=words.parse_device,
+        type=argument_types.parse_device,
         metavar="NAME",
         help="those of one component: gpu/0000:65:00.0, or its index, serial number, UUID, PCI"
         " address",
@@ -47,7 +50,7 @@ def add_finding_options(parser: Parser) -> None:
 def add_record_options(parser: argparse.ArgumentParser, reason: str) -> None:
     """The reason that is recorded, with its help, and --json."""
     parser.add_argument(
-        "--reason", type=words.parse_reason, required=True, metavar="TEXT", help=reason
+        "--reason", type=argument_types.parse_reason, required=True, metavar="TEXT", help=reason
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a finding")
 

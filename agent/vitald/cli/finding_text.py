@@ -9,19 +9,15 @@ if TYPE_CHECKING:
     from vitald.server import schema
 
 from vitald.cli import render
+from vitald.model.words import Action, When
 from vitald.text import count_noun, join_first
 
 _MAX_COLUMNS = 120  # of a text: longer lines are hard to read
 _MAX_MEMBERS, _MAX_JOBS = 12, 3  # of an incident
 
 
-WHEN_WORDS = {
-    "now": "",
-    "after_job": " after the running job",
-    "maintenance": " at the next maintenance",
-}
-
-
+_DUE = {when.value: when.phrase for when in When}
+_MAKING_UNFIT = {action.value for action in Action if action.makes_unfit}
 MORE_FINDINGS = "the weakest findings are left out here: too many are open"
 _ACTION_COLOURS = {
     "replace_node": "red",
@@ -70,15 +66,13 @@ def describe_device(device: schema.ApiDevice | None) -> str:
 
 
 def describe_when(when: object) -> str:
-    """The words after those of an action: when it is due. As `When.words` of the model, which is
-    slow to import.
-    """
-    return WHEN_WORDS[str(when)]
+    """The words after those of an action: when it is due."""
+    return _DUE.get(str(when), f" ({render.escape_text(when)})")
 
 
 def makes_unfit(action: object) -> bool:
     """Whether an action by itself takes the node out of service."""
-    return action in ("reset_device", "reboot_node", "replace_node")
+    return action in _MAKING_UNFIT
 
 
 def describe_action(finding: schema.ApiFinding) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from vitald.cli import client, finding_text, render, words
+from vitald.cli import argument_types, client, finding_text, render
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE, PAGE
 
@@ -17,7 +17,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--limit",
-        type=words.parse_number(1, MAX_PAGE),
+        type=argument_types.parse_number(1, MAX_PAGE),
         metavar="N",
         default=None,
         help=f"at most so many (default: {MAX_PAGE} open ones, {PAGE} cleared)",

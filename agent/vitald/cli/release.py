@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vitald.cli import UsageError, client, render, words
+from vitald.cli import UsageError, argument_types, client, render
 from vitald.server import endpoints
 from vitald.text import count_noun
 
@@ -22,7 +22,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--for",
         dest="seconds",
-        type=words.parse_duration(1, words.DAY_S, "1s to 24h"),
+        type=argument_types.parse_duration(1, argument_types.DAY_S, "1s to 24h"),
         default=600.0,
         metavar="TIME",
         help='for how long, e.g. "10m" (default)',
@@ -30,14 +30,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         action="append",
-        type=words.parse_device,
+        type=argument_types.parse_device,
         default=[],
         metavar="GPU",
         help="only this one: index, serial number, UUID or PCI address; repeatable",
     )
     parser.add_argument(
         "--reason",
-        type=words.parse_reason,
+        type=argument_types.parse_reason,
         default=None,
         metavar="TEXT",
         help="reason, recorded with the caller; needed to release",

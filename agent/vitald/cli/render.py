@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TextIO
 
+from vitald.model.words import ComponentKind
 from vitald.text import count_noun, escape_unprintable
 from vitald.timestamps import parse_rfc3339
 
@@ -33,15 +34,7 @@ _STATUS_COLOURS = {
     "unhealthy": "red",
     "unknown": "magenta",
 }
-_KIND_NOUNS = {
-    "gpu": "GPU",
-    "nvswitch": "NVSwitch",
-    "neuron": "Neuron device",
-    "nic": "NIC",
-    "pci": "PCI device",
-    "cpu": "CPU",
-    "dimm": "DIMM",
-}
+_KIND_NOUNS = {kind.value: kind.noun for kind in ComponentKind}
 _INDENT = "    "
 
 

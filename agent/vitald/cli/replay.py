@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from vitald.config.values import Config
     from vitald.judge.engine import Judge
     from vitald.ledger.queries import LedgerSnapshot
-    from vitald.model import Event, Finding
+    from vitald.model.event import Event
+    from vitald.model.finding import Finding
     from vitald.scan.saved_coverage import Stamp
 
     # By the rules in force, and by the others; and where its line is in a log
     Pair = tuple[Event | None, Event | None, Stamp | None]
 
-from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
+from vitald.cli import EX_CONFIG, EX_NOINPUT, argument_types, render
 from vitald.cli.progress import WorkProgress, describe_reading
 from vitald.cli.render import Json
 from vitald.collectors.kernel_log.settings import KernelLogSettings
@@ -49,7 +50,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="lay the *.toml files of this folder over the catalogue",
     )
     parser.add_argument(
-        "--profile", type=words.parse_profile, metavar="NAME", help="judge by this profile"
+        "--profile", type=argument_types.parse_profile, metavar="NAME", help="judge by this profile"
     )
     parser.add_argument(
         "--config",

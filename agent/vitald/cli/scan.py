@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
     from vitald.config.values import Config
-    from vitald.model import Event, Finding, FindingKey, Transition, Verdict
+    from vitald.model.event import Event
+    from vitald.model.finding import Finding, FindingKey, Transition, Verdict
     from vitald.scan.saved_coverage import LogCoverage, Stamp
     from vitald.scan.saved_log import SavedLog
     from vitald.scan.saved_sections import SavedEvent
@@ -33,11 +34,10 @@ from vitald.cli import EX_NOINPUT, config_options, finding_text, render
 from vitald.cli.check import EXIT
 from vitald.cli.progress import WorkProgress, describe_reading
 from vitald.cli.render import Json
-from vitald.collectors.kernel_log.settings import KernelLogSettings
+from vitald.collectors.kernel_log.settings import USERSPACE, KernelLogSettings
 from vitald.judge.settings import PolicySettings
 from vitald.text import count_noun
 
-USERSPACE = ("unconfirmed", "confirmed", "ignore")  # as in vitald.config, which is slow to import
 # Findings that ended within the log: how many are kept, and how many are printed.
 _MAX_ENDED, _MAX_LISTED = 4096, 20
 
@@ -146,7 +146,7 @@ class _LogScan:
     def _show_lines(
         self, lines: Iterator[SavedEvent], progress: WorkProgress
     ) -> Iterator[SavedEvent]:
-        from vitald.model import Trust
+        from vitald.model.event import Trust
 
         for line in lines:
             (event,) = line.events
@@ -368,7 +368,7 @@ def _add_problem(verdict: Verdict, coverage: LogCoverage) -> Verdict:
     """Unknown if the log could not be read, unless what was read is unhealthy; and if it lost
     records and what is left shows no fault.
     """
-    from vitald.model import Status
+    from vitald.model.words import Status
 
     problem = coverage.problem
     if not problem and verdict.status is Status.HEALTHY:

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from vitald import __version__
-from vitald.cli import client, finding_text, render, words
+from vitald.cli import argument_types, client, finding_text, render
 from vitald.cli.check import EXIT
 from vitald.cli.notices import are_all_simulated, list_advice, list_notices
 from vitald.text import count_noun, join_first
@@ -29,7 +29,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     shape.add_argument(
         "--watch",
         nargs="?",
-        type=words.parse_seconds(3600),
+        type=argument_types.parse_seconds(3600),
         const=2.0,
         default=None,
         metavar="SECONDS",

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vitald.cli import client, finding_text, render, words
+from vitald.cli import argument_types, client, finding_text, render
 from vitald.server import endpoints
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "finding",
         nargs="?",
-        type=words.parse_finding,
+        type=argument_types.parse_finding,
         metavar="ID",
         help="a finding's number, as vitald status shows it (also one that was cleared)",
     )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vitald.collectors.raw_readings import RawReadings
-from vitald.model import Component, Readings
+from vitald.model.component import Component
+from vitald.model.source import Readings
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ from typing import Literal, Union
 
 from vitald.catalog.threshold import Comparison, Threshold, ThresholdGroup
 from vitald.collectors.threshold_memory import ComponentMemory
-from vitald.model import ComponentKind, Readings, Sample, Value
+from vitald.model.event import Value
+from vitald.model.source import Readings, Sample
+from vitald.model.words import ComponentKind
 from vitald.text import join_first
 
 _MAX_LISTED = 6

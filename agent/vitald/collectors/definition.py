@@ -16,7 +16,7 @@ from vitald.collectors.collector import Collector
 from vitald.collectors.reading_definitions import ReadingTable
 from vitald.config.section import Section
 from vitald.config.values import Config
-from vitald.model import Source
+from vitald.model.source import Source
 from vitald.topology.fstab import Fstab
 from vitald.topology.neuron_locations import NeuronLocations
 from vitald.topology.pci_inventory import PciInventory

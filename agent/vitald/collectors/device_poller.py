@@ -20,7 +20,7 @@ import structlog
 
 from vitald.collectors.collector import Collector, Found
 from vitald.collectors.raw_readings import RawReadings
-from vitald.model import SourceFailed
+from vitald.model.source import SourceFailed
 from vitald.small_files import describe_error
 from vitald.worker_thread import NoThread, start_thread
 

@@ -16,7 +16,8 @@ from typing import Any
 from vitald.checking import parse_pci_address
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.raw_readings import RawReadings
-from vitald.model import Component, DeviceNames, Readings
+from vitald.model.component import Component, DeviceNames
+from vitald.model.source import Readings
 
 # Prefix of a missing device's identity: its readings are of its former slot
 MISSED = "missing "

@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from vitald.model import Component, Event, Fields, Readings, Sample, Trust
+from vitald.model.component import Component
+from vitald.model.event import Event, Fields, Trust
+from vitald.model.source import Readings, Sample
 
 
 class EventFactory:

@@ -29,18 +29,10 @@ from vitald.collectors.device_registry import MISSED, DeviceRegistry, Entry, is_
 from vitald.collectors.event_factory import EventFactory
 from vitald.collectors.raw_readings import RawReadings
 from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
-from vitald.model import (
-    NODE,
-    Action,
-    Batch,
-    Component,
-    Event,
-    Fields,
-    Position,
-    Readings,
-    SourceState,
-    Value,
-)
+from vitald.model.component import NODE, Component
+from vitald.model.event import Event, Fields, Value
+from vitald.model.source import Batch, Position, Readings, SourceState
+from vitald.model.words import Action
 from vitald.text import join_first
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("polling")

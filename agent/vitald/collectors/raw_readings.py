@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vitald import small_files
-from vitald.model import Sample
+from vitald.model.source import Sample
 from vitald.text import clean_line
 
 T = TypeVar("T")

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from vitald.model import ComponentKind, Readings
+from vitald.model.source import Readings
+from vitald.model.words import ComponentKind
 
 GetLabel = Callable[[Readings], str]
 

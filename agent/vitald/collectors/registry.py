@@ -37,7 +37,8 @@ from vitald.collectors.polling import PollingSource
 from vitald.collectors.uevents import Uevents
 from vitald.config.paths import Paths
 from vitald.config.values import Config
-from vitald.model import Event, Position, Source
+from vitald.model.event import Event
+from vitald.model.source import Position, Source
 from vitald.topology.fstab import Fstab
 from vitald.topology.listed_devices import ListedDevices
 from vitald.topology.neuron_locations import NeuronLocations

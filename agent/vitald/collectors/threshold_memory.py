@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import Any
 
 from vitald.catalog.threshold import Comparison, Threshold, ThresholdGroup
-from vitald.model import ComponentKind, Readings, Sample
+from vitald.model.source import Readings, Sample
+from vitald.model.words import ComponentKind
 
 Samples = deque[tuple[float, tuple[float, ...]]]  # monotonic time, and the counter's parts
 

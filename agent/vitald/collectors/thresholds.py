@@ -40,8 +40,9 @@ from vitald.collectors.threshold_memory import (
     make_key,
     replace_unknown_parts,
 )
-from vitald.model import Component, Readings, Value
-from vitald.model.event import CLEARED, SETTLING
+from vitald.model.component import Component
+from vitald.model.event import CLEARED, SETTLING, Value
+from vitald.model.source import Readings
 
 _MIN_RISE = 1e-9
 

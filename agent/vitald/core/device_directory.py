@@ -13,7 +13,9 @@ from collections.abc import Iterable
 
 from vitald.checking import parse_pci_address
 from vitald.judge.devices import SlotRegistry
-from vitald.model import NODE, Component, ComponentKind, DeviceNames, Finding
+from vitald.model.component import NODE, Component, DeviceNames
+from vitald.model.finding import Finding
+from vitald.model.words import ComponentKind
 
 _NUMBERED = re.compile(r"(gpu|neuron)[ /]([0-9]{1,4})")
 _PLACED = re.compile(r"(slot|module)[ /](.{1,64})")

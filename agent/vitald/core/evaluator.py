@@ -22,8 +22,20 @@ from vitald.judge.lifecycle import BY_PERSON, SUPPRESSED
 from vitald.judge.open_findings import MAX_RESOLVED
 from vitald.ledger.schema import AuditRecord
 from vitald.ledger.store import LedgerEntry
-from vitald.model import NODE, Batch, Component, Event, Fields, Finding, Transition, Trust, Value
-from vitald.model.event import BOOT, CLEARED, CLOCK_STEPPED, REPLACED, SIBLINGS
+from vitald.model.component import NODE, Component
+from vitald.model.event import (
+    BOOT,
+    CLEARED,
+    CLOCK_STEPPED,
+    REPLACED,
+    SIBLINGS,
+    Event,
+    Fields,
+    Trust,
+    Value,
+)
+from vitald.model.finding import Finding, Transition
+from vitald.model.source import Batch
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 

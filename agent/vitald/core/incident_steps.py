@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald.core.publisher_reports import SinkReport
-from vitald.model import Finding, Transition
+from vitald.model.finding import Finding, Transition
 from vitald.publish.kubernetes.settings import TAINT_SINK
 
 

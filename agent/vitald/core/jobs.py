@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from vitald.model import Event, Fields, Incident
-from vitald.model.event import BOOT, CLOCK_STEPPED, JOB_DIED
+from vitald.model.event import BOOT, CLOCK_STEPPED, JOB_DIED, Event, Fields
+from vitald.model.finding import Incident
 
 BEGAN, ENDED, DIED = "job/began", "job/ended", JOB_DIED
 # The codes of the events that change what is remembered

@@ -25,7 +25,9 @@ from vitald.core.node_state import NodeState
 from vitald.ledger.errors import LedgerDamaged, LedgerError, LedgerNewer
 from vitald.ledger.restore import RestoredState
 from vitald.ledger.store import Ledger, LedgerEntry, count_events
-from vitald.model import KERNEL_LOG, Changes, Event, Fields, Memory, Position, Transition
+from vitald.model.event import Event, Fields
+from vitald.model.finding import Changes, Memory, Transition
+from vitald.model.source import KERNEL_LOG, Position
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("ledger")

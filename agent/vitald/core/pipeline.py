@@ -37,22 +37,11 @@ from vitald.judge.verdict import DescribeComponent, compute_status
 from vitald.ledger.restore import RestoredState
 from vitald.ledger.schema import AuditRecord
 from vitald.ledger.store import Ledger, LedgerEntry
-from vitald.model import (
-    KERNEL_LOG,
-    NODE,
-    Batch,
-    Component,
-    ComponentKind,
-    Event,
-    Fields,
-    Finding,
-    Memory,
-    Position,
-    SourceState,
-    Status,
-    Transition,
-)
-from vitald.model.event import ACCEPTED, CLEARED, REMEDY_BEGUN
+from vitald.model.component import NODE, Component
+from vitald.model.event import ACCEPTED, CLEARED, REMEDY_BEGUN, Event, Fields
+from vitald.model.finding import Finding, Memory, Transition
+from vitald.model.source import KERNEL_LOG, Batch, Position, SourceState
+from vitald.model.words import ComponentKind, Status
 from vitald.timestamps import format_rfc3339
 from vitald.worker_thread import WorkerThread
 

@@ -21,7 +21,8 @@ import structlog
 
 from vitald.backoff import Backoff
 from vitald.core.pipeline import Pipeline, make_source_component
-from vitald.model import NODE, Batch, Source, SourceFailed, SourceState
+from vitald.model.component import NODE
+from vitald.model.source import Batch, Source, SourceFailed, SourceState
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("supervisor")
 

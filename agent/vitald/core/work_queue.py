@@ -16,7 +16,8 @@ from typing import TypeVar
 from vitald.catalog import Catalog
 from vitald.core.evaluator import OWN_SOURCE, DaemonEvents, Evaluator, OperatorAction
 from vitald.ledger.store import LedgerEntry
-from vitald.model import Batch, Finding
+from vitald.model.finding import Finding
+from vitald.model.source import Batch
 
 # Events waiting to be evaluated; beyond it the readers wait, and the kernel's ring is the buffer.
 _MAX_EVENTS = 4_000

@@ -23,7 +23,8 @@ from vitald.diagnostics.queue import BegunRun, RunQueue, is_automatic
 from vitald.diagnostics.results import ResultRecorder
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.run.start import make_marker
-from vitald.model.diagnostic import ActiveRun, Outcome, Remedy, Report, Run, Stage
+from vitald.model.diagnostic import ActiveRun, Report, Run, Stage
+from vitald.model.words import Outcome, Remedy
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 

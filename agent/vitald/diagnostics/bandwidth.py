@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from vitald.diagnostics.check import Output
 from vitald.diagnostics.run import tool
-from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Test
+from vitald.model.diagnostic import Fault, Measure, Report, Test
+from vitald.model.words import Outcome, Remedy
 from vitald.text import clean_line
 
 _TEST = "all-reduce"

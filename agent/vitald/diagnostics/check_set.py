@@ -16,8 +16,9 @@ from vitald.diagnostics.run import tool
 from vitald.diagnostics.run.descendants import Process, is_running
 from vitald.diagnostics.schedule import SCHEDULE
 from vitald.diagnostics.settings import ExitCodes, ExitMeaning, SiteCheckSettings
-from vitald.model.diagnostic import MONITOR, TRIAGE, Fault, Outcome, Remedy, Report, RunRequest
+from vitald.model.diagnostic import MONITOR, TRIAGE, Fault, Report, RunRequest
 from vitald.model.event import SITE_CHECK
+from vitald.model.words import Outcome, Remedy
 from vitald.text import clean_line
 from vitald.worker_thread import ThreadStuck, WorkerThread
 

@@ -12,8 +12,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Protocol
 
-from vitald.model import Component
-from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
+from vitald.model.component import Component
+from vitald.model.diagnostic import Report, RunRequest
+from vitald.model.words import Outcome, Remedy
 from vitald.text import join_ranges
 
 

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import structlog
 
-from vitald.model.diagnostic import Measure, Outcome, Run
+from vitald.model.diagnostic import Measure, Run
+from vitald.model.words import Outcome
 from vitald.text import replace_unprintable
 from vitald.timestamps import format_rfc3339
 

@@ -36,7 +36,7 @@ from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.settings import DiagnosticsSettings, SiteCheckSettings
 from vitald.diagnostics.source import NAME, DiagnosticSource, OverdueRuns, RunInterpreter
-from vitald.model import Component
+from vitald.model.component import Component
 from vitald.model.diagnostic import ActiveRun, Refusal, Run, RunRequest, ScheduledRun, Stage
 from vitald.worker_thread import WorkerThread
 

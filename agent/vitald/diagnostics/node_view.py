@@ -18,8 +18,11 @@ from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.core.node_state import NodeState
 from vitald.judge.verdict import sort_by_strength
 from vitald.ledger.queries import read_last_runs
-from vitald.model import Component, ComponentKind, Finding, Readings, When
+from vitald.model.component import Component
 from vitald.model.diagnostic import Run
+from vitald.model.finding import Finding
+from vitald.model.source import Readings
+from vitald.model.words import ComponentKind, When
 from vitald.topology.pci_inventory import PciInventory
 
 MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule considers

@@ -24,8 +24,9 @@ from vitald.diagnostics.queue import BY_FINDING, MAX_DELAY_S, RunQueue, is_autom
 from vitald.diagnostics.results import RunHistory
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
 from vitald.diagnostics.settings import DcgmSettings, DiagnosticsSettings
-from vitald.model import Action, ComponentKind, Finding
 from vitald.model.diagnostic import OwedRun, Run, RunRequest, ScheduledRun, Stage
+from vitald.model.finding import Finding
+from vitald.model.words import Action, ComponentKind
 from vitald.text import join_first
 
 _MAX_NAMED = 3  # findings of one level, or checks, that a hint names

@@ -19,7 +19,8 @@ from vitald.backoff import Backoff
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.results import ResultRecorder, RunHistory
 from vitald.diagnostics.schedule import MAX_RETRIES, RETRY_S, SCHEDULE, was_prevented
-from vitald.model.diagnostic import ActiveRun, Outcome, OwedRun, Remedy, Report, Run, RunRequest
+from vitald.model.diagnostic import ActiveRun, OwedRun, Report, Run, RunRequest
+from vitald.model.words import Outcome, Remedy
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 

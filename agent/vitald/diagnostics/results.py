@@ -16,8 +16,9 @@ from vitald.diagnostics.hyperpod_log import DeepLog
 from vitald.diagnostics.node_view import MAX_PAST_RUNS, NodeView
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.schedule import SCHEDULE
-from vitald.model import Batch
-from vitald.model.diagnostic import Outcome, Run, RunRequest
+from vitald.model.diagnostic import Run, RunRequest
+from vitald.model.source import Batch
+from vitald.model.words import Outcome
 from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")

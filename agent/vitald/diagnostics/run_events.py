@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory
 from vitald.diagnostics.coverage import DeviceLookup, find_gpu, find_tested
-from vitald.model import NODE, Component, ComponentKind, Event, Fields, Finding, Value
-from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Run, RunRequest
-from vitald.model.event import SITE_CHECK
+from vitald.model.component import NODE, Component
+from vitald.model.diagnostic import Fault, Report, Run, RunRequest
+from vitald.model.event import SITE_CHECK, Event, Fields, Value
+from vitald.model.finding import Finding
+from vitald.model.words import ComponentKind, Outcome, Remedy
 
 PASSED, FAILED, NOT_RUN, RAN = (
     "diagnostic/passed",

@@ -38,7 +38,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vitald.backoff import Backoff
-from vitald.model.diagnostic import Outcome, Remedy, Run
+from vitald.model.diagnostic import Run
+from vitald.model.words import Outcome, Remedy
 
 SCHEDULE = "schedule"  # the requester of scheduled runs
 RETRY_S = 600.0  # then twice as long each time

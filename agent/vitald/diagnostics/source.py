@@ -28,8 +28,10 @@ from vitald.diagnostics.planner import RunPlanner
 from vitald.diagnostics.queue import BegunRun, OwedRuns, is_overdue, read_begun
 from vitald.diagnostics.results import PendingResult, ResultRecorder
 from vitald.diagnostics.run_events import name_component
-from vitald.model import NODE, Batch, Component, Event, Fields, Position, SourceState
+from vitald.model.component import NODE, Component
 from vitald.model.diagnostic import ActiveRun, Run
+from vitald.model.event import Event, Fields
+from vitald.model.source import Batch, Position, SourceState
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 

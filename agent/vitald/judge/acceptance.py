@@ -12,15 +12,8 @@ from dataclasses import replace
 
 from vitald.judge import lifecycle
 from vitald.judge.state import Evaluation, JudgeState
-from vitald.model import (
-    Acceptance,
-    Component,
-    Finding,
-    FindingState,
-    Mark,
-    MarkKind,
-    Transition,
-)
+from vitald.model.component import Component, Mark, MarkKind
+from vitald.model.finding import Acceptance, Finding, FindingState, Transition
 
 # How long after a boot a fault counts as the one from before it: a kernel line, and a state, whose
 # collector may start later.

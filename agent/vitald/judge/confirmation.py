@@ -11,19 +11,10 @@ from __future__ import annotations
 from vitald.catalog import FaultClass, Ruling
 from vitald.judge import lifecycle
 from vitald.judge.state import Evaluation, JudgeState
-from vitald.model import (
-    NODE,
-    Action,
-    ComponentKind,
-    Event,
-    Finding,
-    Incident,
-    Member,
-    Requirement,
-    Trust,
-    When,
-)
-from vitald.model.event import TOO_MANY
+from vitald.model.component import NODE
+from vitald.model.event import TOO_MANY, Event, Trust
+from vitald.model.finding import Finding, Incident, Member, Requirement
+from vitald.model.words import Action, ComponentKind, When
 
 
 def confirm_findings(evaluation: Evaluation) -> None:

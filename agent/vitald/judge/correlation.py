@@ -13,18 +13,10 @@ from vitald.catalog.correlation import CorrelationRule, Reach
 from vitald.judge import lifecycle
 from vitald.judge.escalation import note_dead_work
 from vitald.judge.state import Evaluation, JudgeState
-from vitald.model import (
-    NODE,
-    Action,
-    Component,
-    ComponentKind,
-    Event,
-    Finding,
-    Incident,
-    Member,
-    Requirement,
-    When,
-)
+from vitald.model.component import NODE, Component
+from vitald.model.event import Event
+from vitald.model.finding import Finding, Incident, Member, Requirement
+from vitald.model.words import Action, ComponentKind, When
 
 # --- the incident of an event
 

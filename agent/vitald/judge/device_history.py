@@ -19,7 +19,10 @@ from datetime import datetime, timezone
 
 from vitald.catalog import Catalog
 from vitald.catalog.escalation import EscalationStep, LemonScoring
-from vitald.model import Action, Changes, Component, Fields, Mark, MarkKind, Requirement
+from vitald.model.component import Component, Mark, MarkKind
+from vitald.model.event import Fields
+from vitald.model.finding import Changes, Requirement
+from vitald.model.words import Action
 
 _MAX_MARKS = 256
 # Processes with one fault at one location of a device; beyond that only one in a while is kept

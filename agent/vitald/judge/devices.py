@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from vitald.model import NODE, Component, Device
+from vitald.model.component import NODE, Component, Device
 
 _MAX_DEVICES = 4096  # forged lines may name any number of addresses
 _UNKNOWN_DEVICE = Device(component=NODE)  # of which nothing is known

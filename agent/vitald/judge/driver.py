@@ -12,7 +12,9 @@ from dataclasses import replace
 from vitald.catalog import Ruling
 from vitald.judge import lifecycle
 from vitald.judge.state import Evaluation, JudgeState
-from vitald.model import Action, Event, Finding, Requirement
+from vitald.model.event import Event
+from vitald.model.finding import Finding, Requirement
+from vitald.model.words import Action
 
 _REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
 

@@ -115,18 +115,10 @@ from vitald.judge import (
 )
 from vitald.judge.devices import SlotRegistry
 from vitald.judge.state import Evaluation, JudgeState
-from vitald.model import (
-    NODE,
-    Action,
-    Changes,
-    Component,
-    Event,
-    Finding,
-    Incident,
-    Memory,
-    Transition,
-)
-from vitald.model.event import TOO_MANY
+from vitald.model.component import NODE, Component
+from vitald.model.event import TOO_MANY, Event
+from vitald.model.finding import Changes, Finding, Incident, Memory, Transition
+from vitald.model.words import Action
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from vitald.catalog.escalation import EscalationStep
 from vitald.judge.acceptance import is_accepted
 from vitald.judge.device_history import format_process, list_location_fields
 from vitald.judge.state import Evaluation, JudgeState
-from vitald.model import NODE, Action, Event, Fields, Finding, Incident, MarkKind, Requirement
-from vitald.model.event import DIAGNOSTIC_FAILED, SETTLING, TOO_MANY
+from vitald.model.component import NODE, MarkKind
+from vitald.model.event import DIAGNOSTIC_FAILED, SETTLING, TOO_MANY, Event, Fields
+from vitald.model.finding import Finding, Incident, Requirement
+from vitald.model.words import Action
 
 # Classes of faults that count in a device's history: not those of applications.
 _OF_THE_DEVICE = (FaultClass.HARDWARE, FaultClass.DRIVER, FaultClass.FABRIC, FaultClass.THERMAL)

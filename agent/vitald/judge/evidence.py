@@ -19,17 +19,7 @@ from vitald.judge.escalation import note_dead_job, note_failed_diagnostic, note_
 from vitald.judge.expiry import find_next_due
 from vitald.judge.shared_cause import remove_device
 from vitald.judge.state import Evaluation
-from vitald.model import (
-    NODE,
-    Action,
-    Component,
-    Device,
-    Event,
-    Finding,
-    FindingState,
-    MarkKind,
-    Requirement,
-)
+from vitald.model.component import NODE, Component, Device, MarkKind
 from vitald.model.event import (
     ACCEPTED,
     BOOT,
@@ -41,7 +31,10 @@ from vitald.model.event import (
     REMEDY_BEGUN,
     REPLACED,
     SOURCE_FAILED,
+    Event,
 )
+from vitald.model.finding import Finding, FindingState, Requirement
+from vitald.model.words import Action
 
 _LOAD_S = 30.0  # time to load a driver, from its first probe to its banner
 

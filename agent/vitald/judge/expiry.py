@@ -15,16 +15,10 @@ from vitald.judge import lifecycle
 from vitald.judge.acceptance import end_acceptance, end_acceptances
 from vitald.judge.device_history import format_span
 from vitald.judge.state import Evaluation, JudgeState
-from vitald.model import (
-    Component,
-    ComponentKind,
-    Finding,
-    FindingKey,
-    Requirement,
-    Transition,
-    When,
-)
+from vitald.model.component import Component
 from vitald.model.event import CLOCK_STEPPED, SOURCE_FAILED
+from vitald.model.finding import Finding, FindingKey, Requirement, Transition
+from vitald.model.words import ComponentKind, When
 
 _QUIET = "quiet for as long as its rule requires"
 

@@ -15,7 +15,11 @@ from itertools import islice
 
 from vitald.catalog import Catalog
 from vitald.catalog.correlation import CorrelationRule, Reach, Role
-from vitald.model import NODE, Component, ComponentKind, Event, Incident, Member, copy_with
+from vitald.model.changed import copy_with
+from vitald.model.component import NODE, Component
+from vitald.model.event import Event
+from vitald.model.finding import Incident, Member
+from vitald.model.words import ComponentKind
 
 MAX_INCIDENTS = 4096
 _MAX_MEMBERS = 64  # codes of components in one incident; others are counted with the last

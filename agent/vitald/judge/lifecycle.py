@@ -16,23 +16,18 @@ from dataclasses import replace
 
 from vitald.catalog import CLEARS_OF, Catalog, Clears, Rule, Ruling
 from vitald.catalog.threshold import Comparison
-from vitald.model import (
-    VOUCHED,
+from vitald.model.changed import copy_with
+from vitald.model.event import DOUBTED, VOUCHED, Event, Fields, Trust
+from vitald.model.finding import (
     Acceptance,
-    Action,
-    Event,
-    Fields,
     Finding,
     FindingKey,
     FindingState,
     Member,
     Requirement,
     Transition,
-    Trust,
-    When,
-    copy_with,
 )
-from vitald.model.event import DOUBTED
+from vitald.model.words import Action, When
 
 NEVER = float("inf")
 BY_PERSON = "cleared by"  # start of the cause if a person cleared the finding

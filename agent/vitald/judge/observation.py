@@ -13,8 +13,10 @@ from vitald.judge.driver import has_recommendation
 from vitald.judge.own_finding import is_ignored
 from vitald.judge.shared_cause import find_shared_finding
 from vitald.judge.state import JudgeState
-from vitald.model import Action, Component, Event, Finding, Incident
-from vitald.model.event import DOUBTED, UNDATED
+from vitald.model.component import Component
+from vitald.model.event import DOUBTED, UNDATED, Event
+from vitald.model.finding import Finding, Incident
+from vitald.model.words import Action
 
 
 def accounts_for(state: JudgeState, event: Event) -> bool:

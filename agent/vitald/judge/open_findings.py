@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 from vitald.catalog import Catalog
 from vitald.judge import lifecycle
 from vitald.judge.incidents import IncidentStore
-from vitald.model import Component, Finding, FindingKey, Memory, ResolvedFault, Transition
+from vitald.model.component import Component
+from vitald.model.finding import Finding, FindingKey, Memory, ResolvedFault, Transition
 
 MAX_FINDINGS = 4096  # open findings; hostile input may name devices and codes without end
 MAX_RESOLVED = 4096  # resolved faults, by component and code; the ledger keeps as many

@@ -12,8 +12,10 @@ from vitald.judge.acceptance import forget_acceptance
 from vitald.judge.correlation import add_member, is_below
 from vitald.judge.shared_cause import find_shared_finding
 from vitald.judge.state import Evaluation, JudgeState
-from vitald.model import NODE, Action, ComponentKind, Event, Finding
-from vitald.model.event import SETTLING, TOO_MANY
+from vitald.model.component import NODE
+from vitald.model.event import SETTLING, TOO_MANY, Event
+from vitald.model.finding import Finding
+from vitald.model.words import Action, ComponentKind
 
 _APPROXIMATE_S = 60.0  # largest error of the time of a record that was found at a start
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vitald.model import Finding, FindingState, Repair, When
+from vitald.model.finding import Finding, FindingState
+from vitald.model.words import Repair, When
 
 
 def find_due_repairs(

@@ -16,8 +16,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from vitald.judge.state import Evaluation, JudgeState
-from vitald.model import NODE, Action, Component, Event, Finding
-from vitald.model.event import ALIKE, SIBLINGS
+from vitald.model.component import NODE, Component
+from vitald.model.event import ALIKE, SIBLINGS, Event
+from vitald.model.finding import Finding
+from vitald.model.words import Action
 
 _AT_ONCE_S = 600.0  # between the first and the last: drivers bring devices up one after another
 

@@ -13,16 +13,9 @@ from vitald.judge.device_history import DeviceHistory
 from vitald.judge.devices import SlotRegistry
 from vitald.judge.incidents import IncidentStore
 from vitald.judge.open_findings import OpenFindings
-from vitald.model import (
-    Action,
-    Changes,
-    Event,
-    Finding,
-    FindingKey,
-    Incident,
-    Memory,
-    Transition,
-)
+from vitald.model.event import Event
+from vitald.model.finding import Changes, Finding, FindingKey, Incident, Memory, Transition
+from vitald.model.words import Action
 
 
 @dataclass(slots=True)

@@ -12,17 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
-from vitald.model import (
-    Action,
-    Finding,
-    FindingKey,
-    Incident,
-    Repair,
-    SourceHealth,
-    SourceState,
-    Status,
-    Verdict,
-)
+from vitald.model.finding import Finding, FindingKey, Incident, Verdict
+from vitald.model.source import SourceHealth, SourceState
+from vitald.model.words import Action, Repair, Status
 
 DescribeComponent = Callable[[Finding], str]
 

@@ -27,8 +27,10 @@ from vitald.ledger.schema import (
     read_version,
 )
 from vitald.ledger.table import UNREADABLE, RowDamaged, Table
-from vitald.model import Action, Event, Finding, FindingState, Incident, Trust
 from vitald.model.diagnostic import Run
+from vitald.model.event import Event, Trust
+from vitald.model.finding import Finding, FindingState, Incident
+from vitald.model.words import Action
 
 _CACHE_KIB = 512
 _READ_S = 3.0  # limit for one query; a cold disk and a rare code can take long

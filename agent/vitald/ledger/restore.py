@@ -20,7 +20,9 @@ import vitald.ledger.disk as disk
 import vitald.ledger.schema as schema
 from vitald.ledger.errors import LedgerDamaged
 from vitald.ledger.table import UNREADABLE, RowDamaged, Table, combine_sums
-from vitald.model import Component, Finding, Memory, Position
+from vitald.model.component import Component
+from vitald.model.finding import Finding, Memory
+from vitald.model.source import Position
 
 T = TypeVar("T")
 

@@ -36,25 +36,21 @@ from vitald.ledger.table import (
     optional,
     record,
 )
-from vitald.model import (
+from vitald.model.component import Device, Mark, MarkKind
+from vitald.model.diagnostic import Fault, Measure, Report, Run, RunRequest, Test
+from vitald.model.event import Event, Trust
+from vitald.model.finding import (
     Acceptance,
-    Action,
-    Device,
-    Event,
     Finding,
     FindingState,
     Incident,
-    Mark,
-    MarkKind,
     Member,
-    Position,
     Requirement,
     ResolvedFault,
     Transition,
-    Trust,
-    When,
 )
-from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, RunRequest, Test
+from vitald.model.source import Position
+from vitald.model.words import Action, Outcome, Remedy, When
 
 VERSION = 1  # `PRAGMA user_version`
 

@@ -30,8 +30,10 @@ from vitald.ledger.errors import LedgerDamaged, LedgerError, refuse_newer
 from vitald.ledger.restore import RestoredState
 from vitald.ledger.schema import AuditRecord, PastTransition, Seal
 from vitald.ledger.table import UNREADABLE, combine_sums
-from vitald.model import Changes, Event, Finding, Position, Transition
 from vitald.model.diagnostic import Run
+from vitald.model.event import Event
+from vitald.model.finding import Changes, Finding, Transition
+from vitald.model.source import Position
 from vitald.timestamps import format_compact
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from vitald.model import Component
+from vitald.model.component import Component
 
 T = TypeVar("T")
 

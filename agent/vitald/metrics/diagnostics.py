@@ -17,7 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from vitald.core.node_state import Count
 from vitald.diagnostics.view import DiagnosticsView
-from vitald.model.diagnostic import Measure, Outcome, Run, Stage
+from vitald.model.diagnostic import Measure, Run, Stage
+from vitald.model.words import Outcome
 from vitald.text import clean_line
 
 PREEMPTED = "preempted"  # stopped to make room for work: no result

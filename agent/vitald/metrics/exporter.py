@@ -23,7 +23,7 @@ from vitald.metrics.node import NodeIdentity
 from vitald.metrics.slurm import UnknownJobs
 from vitald.metrics.verdict import count_worst_findings, make_status
 from vitald.metrics.verdict_tier import drop_families, select_families
-from vitald.model import Verdict
+from vitald.model.finding import Verdict
 from vitald.recovery.requester import RecoveryRequester
 from vitald.topology.pci_inventory import PciInventory
 

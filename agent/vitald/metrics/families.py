@@ -23,7 +23,8 @@ from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.collectors.reading_definitions import ReadingDefinition, ReadingKind, ReadingTable
 from vitald.core.node_state import NodeState
 from vitald.metrics.exposition import WrittenFamily, format_number, write_labels
-from vitald.model import ComponentKind, Readings, Sample
+from vitald.model.source import Readings, Sample
+from vitald.model.words import ComponentKind
 
 _NUMBERS = {float, int}
 _MISSING = {type(None)}

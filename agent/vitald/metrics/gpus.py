@@ -27,7 +27,9 @@ from vitald.metrics.families import (
     derive_families,
     format_bool,
 )
-from vitald.model import Component, ComponentKind, Readings, Sample
+from vitald.model.component import Component
+from vitald.model.source import Readings, Sample
+from vitald.model.words import ComponentKind
 
 LABELS = ("gpu", "uuid", "pci_bus_id", "model")
 

@@ -18,7 +18,9 @@ from vitald.core.components import ComponentCoverage, ComponentState
 from vitald.core.node_state import NodeState
 from vitald.metrics import verdict as verdicts
 from vitald.metrics.families import format_bool, make_counter, make_gauge
-from vitald.model import DeviceNames, Finding, Status, Verdict
+from vitald.model.component import DeviceNames
+from vitald.model.finding import Finding, Verdict
+from vitald.model.words import Status
 
 # Label -> where it is read: sources, in this order, and the reading's name there
 _INFO_LABELS = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from vitald.model import Repair
+from vitald.model.words import Repair
 from vitald.recovery.decision import Step
 from vitald.recovery.requester import RecoveryRequester
 

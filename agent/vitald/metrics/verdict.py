@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vitald.checking import parse_pci_address
 from vitald.metrics.families import format_bool
-from vitald.model import Action, Status, When
+from vitald.model.words import Action, Status, When
 
 OTHER = "other"  # as a label's value: what is left out elsewhere
 MAX_LISTED = 20  # groups of findings in the verdict tier

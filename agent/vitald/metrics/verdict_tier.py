@@ -17,7 +17,7 @@ from prometheus_client.samples import Sample
 from vitald.core.incident_steps import Step
 from vitald.metrics.exposition import WrittenFamily
 from vitald.metrics.verdict import MAX_LISTED, OTHER
-from vitald.model import ComponentKind, Status
+from vitald.model.words import ComponentKind, Status
 
 MAX_SERIES = 70
 _ALERTED_CHECKS = ("effect", "brake")  # an alert reads them, whatever else does not pass

@@ -8,17 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-
-class ComponentKind(Enum):
-    NODE = "node"
-    GPU = "gpu"
-    NVSWITCH = "nvswitch"
-    NEURON = "neuron"
-    NIC = "nic"
-    PCI = "pci"
-    CPU = "cpu"
-    DIMM = "dimm"
-    DISK = "disk"
+from vitald.model.words import ComponentKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,51 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-
-class Outcome(Enum):
-    """Outcome of a run. Only `pass` means that the hardware is healthy, and only `fail` that it is
-    not.
-    """
-
-    PASS = "pass"  # noqa: S105 - every mandatory test of the request passed
-    FAIL = "fail"  # at least one fault of the hardware
-    CONFIG = "config"  # only settings or the environment are wrong
-    INCONCLUSIVE = (  # nothing failed, but a mandatory test was skipped or has no result
-        "inconclusive"
-    )
-    ERROR = "error"  # no usable verdict: it did not run, or not to its end
-    NOT_APPLICABLE = "not_applicable"  # the node cannot be tested in its present mode
-
-    @property
-    def is_conclusive(self) -> bool:
-        return self in (Outcome.PASS, Outcome.FAIL)
-
-    @property
-    def is_verdict(self) -> bool:
-        """Whether the run was completed."""
-        return self.is_conclusive or self is Outcome.CONFIG
-
-
-class Remedy(Enum):
-    """What a result requires. The members' order is the order of strength."""
-
-    NONE = "none"
-    RETRY = "retry"
-    MONITOR = "monitor"
-    FIX_CONFIG = "fix_config"
-    EXCLUSIVE_RERUN = "exclusive_rerun"  # again, with no other work on the node
-    INVESTIGATE = "investigate"
-    RESET_GPU = "reset_gpu"
-    REBOOT = "reboot"
-    REPLACE = "replace"
-
-    @property
-    def rank(self) -> int:
-        return _RANK[self]
-
-
-_RANK = {remedy: rank for rank, remedy in enumerate(Remedy)}
-
+from vitald.model.words import Outcome, Remedy
 
 MONITOR, TRIAGE = 1, 4  # DCGM's error severities
 

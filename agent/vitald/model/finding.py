@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from vitald.model.action import Action, When
 from vitald.model.component import Component, Device, Mark
 from vitald.model.event import ALIKE, Fields, is_hearsay
+from vitald.model.words import Action, Status, When
 
 FindingKey = tuple[Component, str, bool]
 # The driver knows whether a device needs a reset or the node a reboot; nothing of jobs and spare
@@ -349,3 +349,17 @@ class Memory:
     resolved: tuple[ResolvedFault, ...] = ()
     next_finding: int = 1
     next_incident: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The node's status and flags, derived from open findings and the freshness of sources."""
+
+    status: Status
+    action: Action
+    reboot_required: bool
+    reboot_confirmed: bool  # a confirmed finding requires it
+    replacement_required: bool
+    replacement_confirmed: bool
+    simulated: bool  # an open finding is of a drill, or readings are simulated
+    reasons: tuple[str, ...]

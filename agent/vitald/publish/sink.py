@@ -16,7 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from vitald.model import Action, Status
+from vitald.model.words import Action, Status
 from vitald.publish.retry import RateLimit, Retry
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState

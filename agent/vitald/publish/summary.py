@@ -19,7 +19,7 @@ from vitald.checking import (
     read_texts,
     read_whole,
 )
-from vitald.model import Action, Status, When
+from vitald.model.words import Action, Status, When
 from vitald.text import replace_unprintable
 from vitald.timestamps import parse_rfc3339
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from vitald.checking import read_flag, read_list, read_whole
-from vitald.model import Action
+from vitald.model.words import Action
 from vitald.publish.daemon_request import AnswerUnusable, request_daemon
 from vitald.publish.summary import explain_error, read_reason, read_short, read_time
 from vitald.server.endpoints import TRANSITIONS

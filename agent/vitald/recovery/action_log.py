@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-from vitald.model import Repair
+from vitald.model.words import Repair
 from vitald.recovery.recovery_request import (
     Cause,
     InvalidRequest,

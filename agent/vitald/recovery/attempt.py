@@ -27,7 +27,7 @@ from vitald.config.paths import Paths
 from vitald.config.values import Config
 from vitald.judge.settings import PolicySettings
 from vitald.log.settings import LogSettings
-from vitald.model import Repair
+from vitald.model.words import Repair
 from vitald.recovery import action_log, cluster, decision_log, files, inputs, programs
 from vitald.recovery.action_log import ActionLog, ActionRecord, BootClock, InvalidActionLog
 from vitald.recovery.brake import Brake, create_brake

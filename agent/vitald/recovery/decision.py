@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from vitald.model import Action, FindingState, Repair
+from vitald.model.finding import FindingState
+from vitald.model.words import Action, Repair
 from vitald.recovery.action_log import ActionLog, BootClock
 from vitald.recovery.recovery_request import FindingRef, Request
 from vitald.text import join_first

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vitald.log.line_format import format_record, is_journal
-from vitald.model import Repair
+from vitald.model.words import Repair
 from vitald.recovery import files
 from vitald.recovery.decision import SAME_BOOT, Decision, Step
 from vitald.recovery.recovery_request import Request

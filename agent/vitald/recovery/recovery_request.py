@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from vitald.checking import Unexpected, read_line, read_list, read_number, read_whole
-from vitald.model import Finding, FindingState, Repair
+from vitald.model.finding import Finding, FindingState
+from vitald.model.words import Repair
 
 T = TypeVar("T")
 

@@ -26,7 +26,9 @@ import anyio
 import structlog
 
 from vitald.core.node_state import NodeState
-from vitald.model import Finding, Repair, SourceState
+from vitald.model.finding import Finding
+from vitald.model.source import SourceState
+from vitald.model.words import Repair
 from vitald.recovery import decision_log
 from vitald.recovery.decision import Step
 from vitald.recovery.recovery_request import (

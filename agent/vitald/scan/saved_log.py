@@ -28,7 +28,9 @@ from vitald.collectors.kernel_log.interpret import Interpreter, make_boot_event
 from vitald.collectors.kernel_log.lines import Line, Loss, LossDetector, join_lines
 from vitald.collectors.kernel_log.recognise import begins_with_name
 from vitald.collectors.kernel_log.record import ParsedLine
-from vitald.model import Component, ComponentKind, Event
+from vitald.model.component import Component
+from vitald.model.event import Event
+from vitald.model.words import ComponentKind
 from vitald.scan.saved_clock import LogClock, sort_by_place
 from vitald.scan.saved_coverage import LogCoverage, Stamp
 from vitald.scan.saved_records import RecordReader, SavedRecord

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from vitald.collectors.kernel_log.interpret import make_boot_event
-from vitald.model import Event
-from vitald.model.event import UNDATED
+from vitald.model.event import UNDATED, Event
 from vitald.scan.saved_clock import MAX_HELD_EVENTS, LogClock
 from vitald.scan.saved_coverage import LogCoverage, Stamp
 

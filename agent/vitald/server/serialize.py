@@ -17,21 +17,11 @@ from vitald.judge.verdict import (
     sort_by_strength,
 )
 from vitald.ledger.queries import FindingHistory, RowList, StoredEvent
-from vitald.model import (
-    VOUCHED,
-    Acceptance,
-    Action,
-    DeviceNames,
-    Event,
-    Finding,
-    Incident,
-    Member,
-    Sample,
-    SourceHealth,
-    SourceState,
-    Transition,
-    Verdict,
-)
+from vitald.model.component import DeviceNames
+from vitald.model.event import VOUCHED, Event
+from vitald.model.finding import Acceptance, Finding, Incident, Member, Transition, Verdict
+from vitald.model.source import Sample, SourceHealth, SourceState
+from vitald.model.words import Action
 from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from vitald.model import Component, ComponentKind, Fields
+from vitald.model.component import Component
+from vitald.model.event import Fields
+from vitald.model.words import ComponentKind
 
 PLACED = "device/placed"  # the catalogue's entry for the driver's line
 

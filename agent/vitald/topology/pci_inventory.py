@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from vitald.model import Component, ComponentKind
+from vitald.model.component import Component
+from vitald.model.words import ComponentKind
 from vitald.small_files import read_attribute
 
 NVIDIA, AMAZON = 0x10DE, 0x1D0F

@@ -21,7 +21,15 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from vitald.cli import EX_UNAVAILABLE, INTERRUPTED, CommandFailed, UsageError, client, render, words
+from vitald.cli import (
+    EX_UNAVAILABLE,
+    INTERRUPTED,
+    CommandFailed,
+    UsageError,
+    argument_types,
+    client,
+    render,
+)
 from vitald.cli.diag import read as diag_read
 from vitald.cli.diag import views
 from vitald.cli.diag.views import format_duration, format_name
@@ -33,7 +41,6 @@ if TYPE_CHECKING:
     from vitald.server import schema
 
 
-EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
 # Of the levels with full load for long, unless the daemon knows better.
 _EXPECTED_S = {3: 1800.0, 4: 7200.0}
 _POLL_S = 0.5
@@ -52,7 +59,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     list_.add_argument(
         "--limit",
-        type=words.parse_number(1, MAX_PAGE),
+        type=argument_types.parse_number(1, MAX_PAGE),
         default=10,
         metavar="N",
         help="number of recent runs (default: 10)",
@@ -79,7 +86,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     cancel.add_argument(
         "--reason",
-        type=words.parse_reason,
+        type=argument_types.parse_reason,
         required=True,
         metavar="TEXT",
         help="reason, recorded with the caller",
@@ -120,7 +127,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--reason",
-        type=words.parse_reason,
+        type=argument_types.parse_reason,
         default=None,
         metavar="TEXT",
         help="reason, recorded with the caller; needed from level 3 on",
@@ -150,18 +157,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _parse_level(text: str) -> int:
     if text not in ("1", "2", "3", "4"):
-        raise words.InvalidArgument("a level from 1 to 4 (a check is named with --check)", text)
+        raise argument_types.InvalidArgument(
+            "a level from 1 to 4 (a check is named with --check)", text
+        )
     return int(text)
 
 
 def _parse_gpu(text: str) -> int | str:
     """An index, or another name, which the daemon looks up."""
-    return int(text) if re.fullmatch(r"[0-9]{1,4}", text) else words.parse_device(text)
+    return int(text) if re.fullmatch(r"[0-9]{1,4}", text) else argument_types.parse_device(text)
 
 
 def _parse_run_id(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}", text):
-        raise words.InvalidArgument("a run's id as vitald diag list shows it", text)
+        raise argument_types.InvalidArgument("a run's id as vitald diag list shows it", text)
     return text
 
 
@@ -202,13 +211,13 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
             " write its ledger",
             file=sys.stderr,
         )
-        return EXIT["error"]
+        return views.EXIT["error"]
     if arguments.json:
         render.emit_json(result)
     else:
         for line in views.format_run(result):
             render.print_line(line)
-        if choose_exit_code(result) == EXIT["error"]:
+        if choose_exit_code(result) == views.EXIT["error"]:
             _print_next_attempt(arguments, result)
     return choose_exit_code(result)
 
@@ -228,8 +237,8 @@ def _print_next_attempt(arguments: argparse.Namespace, ended: schema.DiagnosticR
 
 def choose_exit_code(result: schema.DiagnosticRun) -> int:
     if result["preempted"]:
-        return EXIT["inconclusive"]
-    return EXIT.get(str(result["outcome"]), EXIT["error"])
+        return views.EXIT["inconclusive"]
+    return views.EXIT.get(str(result["outcome"]), views.EXIT["error"])
 
 
 class _ConsentDenied(CommandFailed):

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitald.cli import EX_NOINPUT, config_options, render, words
+from vitald.cli import EX_NOINPUT, argument_types, config_options, render
 from vitald.cli.diag import views
 from vitald.cli.render import Json, format_table
 from vitald.text import join_ranges
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from vitald.model.diagnostic import Fault, Report
 
 
-EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
 _HEALTH_EXIT = {"Healthy": 0, "Warning": 10, "Failure": 20}
 _MAX_BYTES = 64 * 1024 * 1024
 _MAX_REASONS = 3
@@ -52,14 +51,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--exit-code",
-        type=words.parse_number(-64, 255),
+        type=argument_types.parse_number(-64, 255),
         default=None,
         metavar="N",
         help="its exit code; negative: the signal that ended it",
     )
     parser.add_argument(
         "--level",
-        type=words.parse_number(1, 4),
+        type=argument_types.parse_number(1, 4),
         choices=(1, 2, 3, 4),
         default=None,
         help="the requested level (default: by the tests in the document)",
@@ -229,7 +228,7 @@ def _report_diagnostic(
     notes = list(_list_notes(report, printed, arguments))
     if arguments.json:
         render.emit_json({**serialize_report(report), **({"notes": notes} if notes else {})})
-        return EXIT[report.outcome.value]
+        return views.EXIT[report.outcome.value]
     level = (arguments.level or _detect_level(report)) if report.tests else 0
     for line in format_report(report, level, catalog):
         print(line)
@@ -237,7 +236,7 @@ def _report_diagnostic(
         print()
     for note in notes:
         print(render.colour_text(f"  note: {note}", "dim"))
-    return EXIT[report.outcome.value]
+    return views.EXIT[report.outcome.value]
 
 
 def _detect_level(report: Report) -> int:
@@ -323,7 +322,7 @@ def format_report(report: Report, level: int, catalog: Catalog) -> Iterator[str]
 
 
 def _format_outcome(report: Report, level: int) -> Iterator[str]:
-    from vitald.model.diagnostic import Remedy
+    from vitald.model.words import Remedy
 
     about = [_name_run(report, level)]
     if report.dcgm_version:

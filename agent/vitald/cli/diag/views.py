@@ -26,6 +26,7 @@ _OUTCOMES = {
     "not_applicable": ("NOT APPLICABLE", "yellow"),
     "preempted": ("MADE ROOM", "magenta"),
 }
+EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
 MEANINGS = {
     "config": "the hardware was not found at fault; settings or the environment were",
     "inconclusive": "nothing failed, but not everything requested was tested: this is no pass",

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 
-from vitald.cli import EX_UNAVAILABLE, CommandFailed, client, render, words
+from vitald.cli import EX_UNAVAILABLE, CommandFailed, argument_types, client, render
 from vitald.cli.resident_memory import import_aiohttp
 
 _ADDRESS, _PORT = "127.0.0.1", 9821
@@ -27,7 +27,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     client.add_connection_options(parser)
     parser.add_argument(
         "--port",
-        type=words.parse_number(0, 65535, "a port"),
+        type=argument_types.parse_number(0, 65535, "a port"),
         default=_PORT,
         help=f"port on {_ADDRESS} (default: {_PORT}; 0: any that is free)",
     )

@@ -12,7 +12,7 @@ from vitald.cli import EX_CONFIG, client, render
 from vitald.config.errors import ConfigError
 from vitald.config.values import Config
 from vitald.judge.settings import PolicySettings
-from vitald.model import Action, Repair
+from vitald.model.words import Action, Repair
 from vitald.recovery import decision_log, files, inputs
 from vitald.recovery.action_log import ActionLog, BootClock
 from vitald.recovery.decision_log import format_decision

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from vitald import tomlfile
-from vitald.cli import EX_UNAVAILABLE, UsageError, render, words
+from vitald.cli import EX_UNAVAILABLE, UsageError, argument_types, render
 from vitald.cli.progress import WorkProgress
 from vitald.cli.report.archive import Archive, CannotWrite, create_file
 from vitald.cli.report.parts import ReportOptions, SupportReport
@@ -34,7 +34,7 @@ _HINT = (
     " the kernel log"
 )
 _MIN_BYTES = 2 * 1024 * 1024
-_MAX_AGE_S = 3650 * words.DAY_S
+_MAX_AGE_S = 3650 * argument_types.DAY_S
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +64,8 @@ def _add_archive_options(parser: argparse.ArgumentParser) -> None:
 def _add_content_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--since",
-        type=words.parse_duration(1, _MAX_AGE_S, "1s to 3650d"),
-        default=30 * words.DAY_S,
+        type=argument_types.parse_duration(1, _MAX_AGE_S, "1s to 3650d"),
+        default=30 * argument_types.DAY_S,
         metavar="TIME",
         help="how far back (default: 30d)",
     )
@@ -103,7 +103,7 @@ def _add_daemon_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=words.parse_seconds(600),
+        type=argument_types.parse_seconds(600),
         default=10.0,
         metavar="SECONDS",
         help="timeout per answer (default: 10)",
@@ -116,7 +116,7 @@ def _parse_size(text: str) -> int:
     except ValueError:
         size = 0
     if size < _MIN_BYTES:
-        raise words.InvalidArgument("a size such as 50MiB or 1GiB, at least 2MiB", text)
+        raise argument_types.InvalidArgument("a size such as 50MiB or 1GiB, at least 2MiB", text)
     return size
 
 

@@ -27,7 +27,8 @@ from vitald.judge.settings import PolicySettings
 from vitald.ledger.errors import LedgerError
 from vitald.ledger.queries import PastQuery, StoredEvent
 from vitald.ledger.store import FILE
-from vitald.model import Device, Finding
+from vitald.model.component import Device
+from vitald.model.finding import Finding
 from vitald.server.endpoint import MAX_PAGE
 
 if TYPE_CHECKING:

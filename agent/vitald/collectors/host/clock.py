@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 
 from vitald.collectors.collector import PolledDevice
 from vitald.collectors.raw_readings import RawReadings
-from vitald.model import Component, ComponentKind
+from vitald.model.component import Component
+from vitald.model.words import ComponentKind
 from vitald.small_files import describe_error
 
 _UNSYNC, _NANO = 0x0040, 0x2000

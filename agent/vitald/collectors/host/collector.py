@@ -24,7 +24,8 @@ from vitald.collectors.host.settings import SECTION, HostSettings
 from vitald.collectors.host.units import Units
 from vitald.collectors.raw_readings import Files
 from vitald.config.paths import Paths
-from vitald.model import Component, Readings
+from vitald.model.component import Component
+from vitald.model.source import Readings
 from vitald.small_files import describe_error
 from vitald.topology.fstab import Fstab
 

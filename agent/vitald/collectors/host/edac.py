@@ -19,7 +19,8 @@ from pathlib import Path
 
 from vitald.collectors.collector import PolledDevice
 from vitald.collectors.raw_readings import Files, RawReadings
-from vitald.model import Component, ComponentKind
+from vitald.model.component import Component
+from vitald.model.words import ComponentKind
 from vitald.small_files import list_names, read_text
 
 _CONTROLLER = re.compile(r"mc\d{1,3}")

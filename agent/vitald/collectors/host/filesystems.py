@@ -26,7 +26,8 @@ from pathlib import Path
 
 from vitald.collectors.collector import PolledDevice
 from vitald.collectors.raw_readings import RawReadings
-from vitald.model import Component, ComponentKind
+from vitald.model.component import Component
+from vitald.model.words import ComponentKind
 from vitald.small_files import describe_error, list_names, read_attribute, read_text
 from vitald.topology.fstab import Fstab, unescape_text
 

@@ -19,7 +19,9 @@ from pathlib import Path
 
 from vitald.collectors.collector import PolledDevice
 from vitald.collectors.raw_readings import Files, RawReadings
-from vitald.model import Component, ComponentKind, Value
+from vitald.model.component import Component
+from vitald.model.event import Value
+from vitald.model.words import ComponentKind
 from vitald.small_files import list_names, read_text
 
 _DRIVE = re.compile(r"nvme\d{1,4}")

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from vitald.collectors.collector import PolledDevice
 from vitald.collectors.raw_readings import Files, RawReadings
-from vitald.model import Component, ComponentKind
+from vitald.model.component import Component
+from vitald.model.words import ComponentKind
 from vitald.small_files import KERNEL_THREAD, read_text
 from vitald.text import join_first, replace_unprintable
 

@@ -16,7 +16,7 @@ from vitald.collectors.reading_definitions import (
     text_reading,
     unexported,
 )
-from vitald.model import ComponentKind
+from vitald.model.words import ComponentKind
 
 _DIMM = ReadingTable(
     component=ComponentKind.DIMM,

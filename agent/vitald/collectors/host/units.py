@@ -18,7 +18,8 @@ from functools import partial
 
 from vitald.collectors.collector import PolledDevice
 from vitald.collectors.raw_readings import RawReadings
-from vitald.model import Component, ComponentKind
+from vitald.model.component import Component
+from vitald.model.words import ComponentKind
 
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "NRestarts", "Result")
 _ANSWER_S = 5.0

@@ -23,7 +23,9 @@ from vitald.collectors.hwmon.readings import READINGS
 from vitald.collectors.hwmon.settings import SECTION
 from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.config.paths import Paths
-from vitald.model import Component, ComponentKind, Readings
+from vitald.model.component import Component
+from vitald.model.source import Readings
+from vitald.model.words import ComponentKind
 from vitald.small_files import list_names, read_attribute
 
 NAME = "hwmon"

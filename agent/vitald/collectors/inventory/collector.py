@@ -27,7 +27,8 @@ from vitald.collectors.inventory.settings import SECTION, ExpectSettings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.config.paths import Paths
-from vitald.model import NODE, Component, Readings
+from vitald.model.component import NODE, Component
+from vitald.model.source import Readings
 from vitald.topology.pci_inventory import (
     PciInventory,
     read_machine_identity,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitald.collectors.raw_readings import RawReadings
-from vitald.model import ComponentKind
+from vitald.model.words import ComponentKind
 from vitald.small_files import describe_error, list_names, read_text
 from vitald.topology.pci_inventory import PciInventory
 

@@ -12,7 +12,7 @@ from vitald.collectors.reading_definitions import (
     text_reading,
     unexported,
 )
-from vitald.model import ComponentKind
+from vitald.model.words import ComponentKind
 
 # The counted kinds of devices, and their display names.
 KINDS = {

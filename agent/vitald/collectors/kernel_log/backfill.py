@@ -27,7 +27,8 @@ from vitald.collectors.kernel_log.kmsg import RingState, estimate_wall_time, rea
 from vitald.collectors.kernel_log.lines import ContinuationDetector, strip_prefix
 from vitald.collectors.kernel_log.pstore import CrashLog, read_crash_logs
 from vitald.collectors.kernel_log.record import KernelRecord, LogPosition
-from vitald.model import Batch, Event, Position, Value
+from vitald.model.event import Event, Value
+from vitald.model.source import Batch, Position
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kernel_log")

@@ -39,7 +39,8 @@ from vitald.collectors.kernel_log.lines import (
     strip_prefix,
 )
 from vitald.collectors.kernel_log.record import BANNER, is_banner
-from vitald.model import Batch, Event, Position, SourceFailed
+from vitald.model.event import Event
+from vitald.model.source import Batch, Position, SourceFailed
 
 _POLL_S, _HEARTBEAT_S = 0.25, 1.0
 _CHUNK_BYTES = 1 << 17

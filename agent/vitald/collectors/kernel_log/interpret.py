@@ -14,17 +14,10 @@ from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.drills import DrillRegistry, is_drill_line
 from vitald.collectors.kernel_log.recognise import Recogniser
 from vitald.collectors.kernel_log.record import ParsedLine, unescape
-from vitald.model import (
-    KERNEL_LOG,
-    NODE,
-    VOUCHED,
-    Component,
-    ComponentKind,
-    Event,
-    Trust,
-    Value,
-    is_hearsay,
-)
+from vitald.model.component import NODE, Component
+from vitald.model.event import VOUCHED, Event, Trust, Value, is_hearsay
+from vitald.model.source import KERNEL_LOG
+from vitald.model.words import ComponentKind
 from vitald.timestamps import format_rfc3339
 from vitald.topology.listed_devices import ListedDevices
 from vitald.topology.neuron_locations import PLACED, NeuronLocations

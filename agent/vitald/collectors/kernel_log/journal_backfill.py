@@ -23,7 +23,8 @@ from vitald.collectors.kernel_log.interpret import (
 from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
 from vitald.collectors.kernel_log.kmsg import MARGIN_USEC, RingState, estimate_wall_time
 from vitald.collectors.kernel_log.record import LogPosition
-from vitald.model import Batch, Event, Position, Value
+from vitald.model.event import Event, Value
+from vitald.model.source import Batch, Position
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kernel_log")

@@ -27,7 +27,8 @@ from vitald.collectors.kernel_log.record import (
     TornRecord,
     split_record,
 )
-from vitald.model import Batch, Event, Position, SourceFailed, Value
+from vitald.model.event import Event, Value
+from vitald.model.source import Batch, Position, SourceFailed
 
 KMSG = Path("/dev/kmsg")
 _KMSG_DEVICE = os.makedev(1, 11)  # device number, whatever the file is called

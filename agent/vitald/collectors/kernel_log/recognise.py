@@ -16,7 +16,7 @@ from vitald.catalog.rules import Rule
 from vitald.catalog.shape import HEAD, begins_with_driver, first_letters
 from vitald.collectors.kernel_log import xid
 from vitald.collectors.kernel_log.record import ParsedLine, normalize_pci, unescape
-from vitald.model import Value
+from vitald.model.event import Value
 
 _NUMBER_FIELDS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
 _PROBED = re.compile(

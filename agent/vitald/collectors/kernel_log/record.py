@@ -16,7 +16,8 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vitald.model import Position, Value
+from vitald.model.event import Value
+from vitald.model.source import Position
 
 _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _ESCAPED = re.compile(rb"[^ -\[\]-~]")

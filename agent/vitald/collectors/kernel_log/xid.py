@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 
 from vitald.collectors.kernel_log.record import ParsedLine, format_pci
-from vitald.model import Value
+from vitald.model.event import Value
 
 _HEADER = re.compile(
     r"NVRM: Xid"

@@ -27,7 +27,9 @@ from vitald.collectors.network.readings import READINGS
 from vitald.collectors.network.settings import SECTION, NetworkSettings
 from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.config.paths import Paths
-from vitald.model import NODE, Component, ComponentKind, Readings
+from vitald.model.component import NODE, Component
+from vitald.model.source import Readings
+from vitald.model.words import ComponentKind
 
 NAME = "network"
 KINDS = ("ib", "efa", "net", NAME)  # of the catalogue's entries about this collector

@@ -27,7 +27,9 @@ from vitald.collectors.neuron.readings import READINGS
 from vitald.collectors.neuron.settings import SECTION
 from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.config.paths import Paths
-from vitald.model import NODE, Component, ComponentKind, Readings, Sample
+from vitald.model.component import NODE, Component
+from vitald.model.source import Readings, Sample
+from vitald.model.words import ComponentKind
 from vitald.topology.neuron_locations import NeuronLocations
 from vitald.topology.pci_inventory import PciDevice, PciInventory, read_machine_type
 

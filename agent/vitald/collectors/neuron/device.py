@@ -20,7 +20,7 @@ from vitald import small_files
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.layout import Attribute
 from vitald.collectors.raw_readings import Files, RawReadings
-from vitald.model import Sample
+from vitald.model.source import Sample
 
 ALL_ONES = 0xFFFF  # the 16-bit counters of a card that is off the bus
 UNREACHABLE = "device_unreachable"

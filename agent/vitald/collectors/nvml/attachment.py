@@ -23,7 +23,7 @@ from vitald.collectors.nvml.worker_process import (
     WorkerProcess,
     list_thread_states,
 )
-from vitald.model import Batch
+from vitald.model.source import Batch
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 

@@ -29,7 +29,7 @@ from vitald.collectors.nvml.release import ReleaseReport, Releases
 from vitald.collectors.nvml.settings import SECTION, NvmlSettings
 from vitald.collectors.nvml.worker_process import list_device_users
 from vitald.config.paths import Paths
-from vitald.model import Batch, Position
+from vitald.model.source import Batch, Position
 from vitald.tasks import end_tasks
 from vitald.topology.pci_inventory import PciInventory, read_machine_type
 from vitald.worker_thread import ThreadStuck, WorkerThread

@@ -17,7 +17,8 @@ from vitald.collectors.nvml.gpu_history import GpuHistory
 from vitald.collectors.nvml.links import compare_errors, compare_fabric, compare_links
 from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.pci.slots import count_lacking
-from vitald.model import Component, Readings, Sample
+from vitald.model.component import Component
+from vitald.model.source import Readings, Sample
 
 # The fault that each NVML error code of a failed look-up means.
 _LOOKUP_FAULTS = {

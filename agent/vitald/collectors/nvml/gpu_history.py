@@ -14,7 +14,10 @@ from typing import Any
 from vitald.collectors.device_registry import MISSED
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.nvml.known_gpus import KnownGpu
-from vitald.model import NODE, Component, ComponentKind, Fields, Readings, Sample
+from vitald.model.component import NODE, Component
+from vitald.model.event import Fields
+from vitald.model.source import Readings, Sample
+from vitald.model.words import ComponentKind
 
 # Counters that begin at zero when the driver initialises the GPU; the first that is there decides
 _SINCE_LOAD = ("energy_joules", "power_capped_seconds")

@@ -20,16 +20,10 @@ from vitald.collectors.nvml.current import CurrentReadings
 from vitald.collectors.nvml.gpu_history import GpuHistory
 from vitald.collectors.nvml.known_gpus import GpuRegistry, KnownGpu
 from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
-from vitald.model import (
-    NODE,
-    Component,
-    ComponentKind,
-    DeviceNames,
-    Event,
-    Fields,
-    Sample,
-    Value,
-)
+from vitald.model.component import NODE, Component, DeviceNames
+from vitald.model.event import Event, Fields, Value
+from vitald.model.source import Sample
+from vitald.model.words import ComponentKind
 from vitald.text import clean_line
 
 NAME = "nvml"

@@ -16,7 +16,10 @@ from vitald.backoff import Backoff
 from vitald.collectors.nvml.gpu_node import GONE, NAME, GpuNode
 from vitald.collectors.nvml.release import Releases
 from vitald.collectors.nvml.worker_process import InFlight, StuckWorker
-from vitald.model import NODE, Batch, ComponentKind, Event, Position, SourceState
+from vitald.model.component import NODE
+from vitald.model.event import Event
+from vitald.model.source import Batch, Position, SourceState
+from vitald.model.words import ComponentKind
 from vitald.topology.pci_inventory import PciInventory
 from vitald.worker_thread import ThreadStuck, WorkerThread
 

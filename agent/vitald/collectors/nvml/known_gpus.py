@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vitald.model import Component, ComponentKind, DeviceNames, Sample
+from vitald.model.component import Component, DeviceNames
+from vitald.model.source import Sample
+from vitald.model.words import ComponentKind
 
 _SIMULATED = " (simulated)"  # after the model's name
 

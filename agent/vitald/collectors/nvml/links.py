@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median_low
 
-from vitald.model import Sample
+from vitald.model.source import Sample
 
 Values = Mapping[str, Sample]
 

@@ -16,7 +16,7 @@ from vitald.collectors.reading_definitions import (
     text_reading,
     unexported,
 )
-from vitald.model import ComponentKind
+from vitald.model.words import ComponentKind
 
 # The GPU's location in a rack, from NVML's platform information.
 RACK_LOCATION = ("chassis_serial", "chassis_slot", "tray_index", "host_id")

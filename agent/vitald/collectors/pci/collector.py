@@ -24,7 +24,9 @@ from vitald.collectors.pci.settings import SECTION, PciSettings
 from vitald.collectors.pci.slots import Occupant, SlotMemory, count_lacking_on_board
 from vitald.collectors.raw_readings import Files, RawReadings
 from vitald.config.paths import Paths
-from vitald.model import NODE, Component, ComponentKind, Readings
+from vitald.model.component import NODE, Component
+from vitald.model.source import Readings
+from vitald.model.words import ComponentKind
 from vitald.small_files import describe_error, list_names
 from vitald.small_files import parse_counters as counters
 from vitald.topology.pci_inventory import (

@@ -13,7 +13,7 @@ from vitald.collectors.reading_definitions import (
     text_reading,
     unexported,
 )
-from vitald.model import ComponentKind
+from vitald.model.words import ComponentKind
 
 _NODE = ReadingTable(
     component=ComponentKind.NODE,

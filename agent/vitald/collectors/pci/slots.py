@@ -15,7 +15,9 @@ from typing import Any
 
 from vitald.collectors.device_registry import is_component_name
 from vitald.collectors.event_factory import derive_readings
-from vitald.model import Component, ComponentKind, Readings
+from vitald.model.component import Component
+from vitald.model.source import Readings
+from vitald.model.words import ComponentKind
 from vitald.topology.pci_inventory import PciDevice
 
 

@@ -28,7 +28,8 @@ from vitald.diagnostics.dcgm.known_outputs import parse_version
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import DcgmSettings
-from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, RunRequest
+from vitald.model.diagnostic import Fault, Report, RunRequest
+from vitald.model.words import Outcome, Remedy
 from vitald.text import clean_line
 
 NAME = "dcgm"

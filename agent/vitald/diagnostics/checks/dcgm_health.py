@@ -31,18 +31,8 @@ from vitald.diagnostics.dcgm import short_answers
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import DcgmHealthSettings, DcgmSettings
-from vitald.model import ComponentKind
-from vitald.model.diagnostic import (
-    MONITOR,
-    TRIAGE,
-    Fault,
-    Measure,
-    Outcome,
-    Remedy,
-    Report,
-    RunRequest,
-    Test,
-)
+from vitald.model.diagnostic import MONITOR, TRIAGE, Fault, Measure, Report, RunRequest, Test
+from vitald.model.words import ComponentKind, Outcome, Remedy
 from vitald.text import clean_line
 from vitald.topology.pci_inventory import NVIDIA
 

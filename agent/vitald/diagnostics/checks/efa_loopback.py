@@ -33,7 +33,8 @@ from vitald.diagnostics.bandwidth import BandwidthCheck
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import EfaLoopbackSettings
-from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest, Test
+from vitald.model.diagnostic import Fault, Measure, Report, RunRequest, Test
+from vitald.model.words import Outcome, Remedy
 from vitald.text import clean_line
 from vitald.topology.pci_inventory import PciInventory
 

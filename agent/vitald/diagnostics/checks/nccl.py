@@ -29,7 +29,8 @@ from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import NcclSettings
-from vitald.model.diagnostic import Outcome, Report, RunRequest
+from vitald.model.diagnostic import Report, RunRequest
+from vitald.model.words import Outcome
 from vitald.text import clean_line
 
 NAME = "nccl"

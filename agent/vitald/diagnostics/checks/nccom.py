@@ -29,8 +29,8 @@ from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import NccomSettings
-from vitald.model import ComponentKind
-from vitald.model.diagnostic import Outcome, Report, RunRequest
+from vitald.model.diagnostic import Report, RunRequest
+from vitald.model.words import ComponentKind, Outcome
 from vitald.text import clean_line
 from vitald.topology.pci_inventory import PciInventory
 

@@ -14,7 +14,8 @@ from vitald.diagnostics.dcgm.document import (
 )
 from vitald.diagnostics.dcgm.meanings import KIND, UNCLEAR, Meaning
 from vitald.diagnostics.dcgm.run_context import FAILING, SKIPPED, RunContext, get_device_name
-from vitald.model.diagnostic import Fault, Remedy
+from vitald.model.diagnostic import Fault
+from vitald.model.words import Remedy
 
 # `GPU 3`, `GPU 3's`, `GPU ID 3`; neither a PCI address nor a UUID. `GPUs 0, 1 and 2` names all.
 _NAMED = re.compile(r"\bGPU(?: ID)?[ :#]+(\d{1,3})(?![\dA-Za-z]|:[\dA-Fa-f]{2}:|\.\d)")

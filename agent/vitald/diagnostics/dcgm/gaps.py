@@ -18,7 +18,7 @@ from vitald.diagnostics.dcgm.known_outputs import (
 )
 from vitald.diagnostics.dcgm.meanings import LOST, Meaning
 from vitald.diagnostics.dcgm.run_context import SKIPPED, RunContext, list_tested_gpus
-from vitald.model.diagnostic import Remedy
+from vitald.model.words import Remedy
 from vitald.text import join_ranges
 
 _SOFTWARE_LEFT_OUT = (3, 3, 7)

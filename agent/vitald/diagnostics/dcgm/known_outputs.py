@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from vitald import tomlfile
-from vitald.model.diagnostic import Outcome, Remedy
+from vitald.model.words import Outcome, Remedy
 
 FILE = Path(__file__).with_name("outputs.toml")
 Version = tuple[int, ...]  # (4, 2, 3); empty if unknown

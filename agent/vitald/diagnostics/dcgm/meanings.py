@@ -14,8 +14,7 @@ from vitald.catalog import Catalog
 from vitald.catalog.diagnosis import Diagnosis
 from vitald.catalog.rules import Rule
 from vitald.diagnostics.dcgm.document import Message
-from vitald.model import Action
-from vitald.model.diagnostic import Remedy
+from vitald.model.words import Action, Remedy
 
 KIND = "dcgm"
 LOST, UNCLEAR, ENGINE_DOWN = f"{KIND}/gpu_lost", f"{KIND}/unclear", f"{KIND}/engine_down"

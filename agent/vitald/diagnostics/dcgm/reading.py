@@ -36,7 +36,8 @@ from vitald.diagnostics.dcgm.run_context import (
     RunContext,
     list_tested_gpus,
 )
-from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Test
+from vitald.model.diagnostic import Fault, Report, Test
+from vitald.model.words import Outcome, Remedy
 from vitald.text import count_more, join_first
 
 _ISOLATE = 2

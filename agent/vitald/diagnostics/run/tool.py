@@ -24,8 +24,8 @@ from pathlib import Path
 
 from vitald.config.paths import is_root
 from vitald.diagnostics.check import Output, ProgramEnd
-from vitald.model import ComponentKind
-from vitald.model.diagnostic import Outcome, Remedy, Report
+from vitald.model.diagnostic import Report
+from vitald.model.words import ComponentKind, Outcome, Remedy
 from vitald.small_files import describe_error
 from vitald.text import clean_line
 from vitald.topology.pci_inventory import PciInventory

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from vitald.metrics import verdict
 from vitald.metrics.families import make_gauge
-from vitald.model import Status
+from vitald.model.words import Status
 from vitald.publish.files.replace_file import REWRITE_S, replace_file
 from vitald.publish.summary import DaemonSilent, NodeSummary, PublishedState
 

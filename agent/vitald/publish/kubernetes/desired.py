@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from vitald.model import Action, Status
 from vitald.model.reasons import FixedReason
+from vitald.model.words import Action, Status
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
 from vitald.text import limit_bytes, replace_unprintable
 from vitald.timestamps import format_rfc3339

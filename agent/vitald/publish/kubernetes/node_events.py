@@ -17,8 +17,8 @@ import hashlib
 import time
 from dataclasses import dataclass, replace
 
-from vitald.model import Action
 from vitald.model.reasons import FixedReason
+from vitald.model.words import Action
 from vitald.publish.kubernetes.client import KubernetesClient, report_failures
 from vitald.publish.kubernetes.desired import MAX_MESSAGE_BYTES
 from vitald.publish.kubernetes.node_object import NodeObject

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
-from vitald.model import Status
+from vitald.model.words import Status
 from vitald.publish.kubernetes.client import REFUSED, ApiRefused, KubernetesClient, report_failures
 from vitald.publish.kubernetes.desired import DesiredNode, combine
 from vitald.publish.kubernetes.node_object import NodeObject

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import structlog
 
-from vitald.model import Action, Status
+from vitald.model.words import Action, Status
 from vitald.publish.kubernetes.client import REFUSED, ApiRefused, ApiUnreachable, Document
 from vitald.publish.kubernetes.cluster_client import ClusterClient
 from vitald.publish.kubernetes.credentials import NoCredentials

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
-from vitald.model import Action, Status
+from vitald.model.words import Action, Status
 from vitald.publish.kubernetes.client import ApiRefused, KubernetesClient, report_failures
 from vitald.publish.kubernetes.node_object import NodeTaint
 from vitald.publish.kubernetes.settings import TAINT_EFFECTS, TAINT_SINK, KubernetesSettings

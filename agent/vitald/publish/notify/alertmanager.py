@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.model import Action, Status
+from vitald.model.words import Action, Status
 from vitald.publish.notify.formats import encode_json
 from vitald.publish.notify.formats.text import limit_line, limit_name
 from vitald.publish.notify.http_post import HttpPoster

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from vitald.model import Action, Status
+from vitald.model.words import Action, Status
 from vitald.publish.notify.findings import describe_change
 from vitald.publish.notify.notification import (
     Digest,

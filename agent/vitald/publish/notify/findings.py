@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from vitald.checking import read_flag, read_list, read_text, read_whole
-from vitald.model import Action
+from vitald.model.words import Action
 from vitald.publish.daemon_request import AnswerUnusable, DaemonAway, request_daemon
 from vitald.publish.notify.notification import NotifiedFinding
 from vitald.publish.summary import explain_error, read_short, read_time

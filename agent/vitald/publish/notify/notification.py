@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from vitald.config.paths import Paths
-from vitald.model import Action, Status
+from vitald.model.words import Action, Status
 from vitald.publish.sink import SEVERITY
 from vitald.publish.summary import NodeSummary, PublishedState, read_short
 

@@ -16,7 +16,7 @@ from vitald.config.errors import FileReport
 from vitald.config.readers import one_of, period_within, read_command, read_path, some_of
 from vitald.config.section import SectionGroup, TakesEffect, duration, setting
 from vitald.config.values import Config
-from vitald.model import Action
+from vitald.model.words import Action
 
 MAX_RECEIVERS = 8  # with all other sinks, no more than the daemon takes reports of
 CHANGES = ("opened", "escalated", "cleared", "flags")

@@ -15,7 +15,9 @@ from vitald.core.pipeline import Pipeline
 from vitald.judge.verdict import group_by_incident
 from vitald.ledger.errors import LedgerError
 from vitald.ledger.queries import PastQuery, read_events
-from vitald.model import Component, ComponentKind, Finding, Incident, make_single_incident
+from vitald.model.component import Component
+from vitald.model.finding import Finding, Incident, make_single_incident
+from vitald.model.words import ComponentKind
 from vitald.server import serialize
 from vitald.server.request import (
     RequestRefused,

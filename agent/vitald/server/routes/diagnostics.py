@@ -23,7 +23,7 @@ from vitald.core.device_directory import DeviceDirectory
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.view import DiagnosticsView
 from vitald.ledger.errors import LedgerError
-from vitald.model import Component, ComponentKind
+from vitald.model.component import Component
 from vitald.model.diagnostic import (
     ActiveRun,
     Fault,
@@ -34,6 +34,7 @@ from vitald.model.diagnostic import (
     ScheduledRun,
     Test,
 )
+from vitald.model.words import ComponentKind
 from vitald.server import endpoints, serialize
 from vitald.server.request import (
     RequestRefused,

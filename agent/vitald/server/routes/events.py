@@ -23,7 +23,8 @@ from vitald.ledger.queries import (
     read_changes,
     read_events,
 )
-from vitald.model import Event, FindingState, Incident, Transition
+from vitald.model.event import Event
+from vitald.model.finding import FindingState, Incident, Transition
 from vitald.model.reasons import find_reason
 from vitald.server import endpoints, serialize
 from vitald.server.request import PUBLISHES, RequestRefused, make_route

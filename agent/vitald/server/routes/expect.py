@@ -18,7 +18,7 @@ from aiohttp import web
 from vitald.collectors.inventory.collector import CountsNotSettled, ExpectedInventory
 from vitald.collectors.inventory.readings import KINDS, VERSIONS
 from vitald.collectors.polling import PollingSource
-from vitald.model import Batch
+from vitald.model.source import Batch
 from vitald.server import endpoints
 from vitald.server.request import (
     RequestRefused,

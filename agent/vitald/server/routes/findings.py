@@ -14,7 +14,8 @@ from vitald.http_server.peer import Peer
 from vitald.judge.verdict import compute_verdict, sort_by_strength
 from vitald.ledger.queries import FindingHistory, read_finding_history, read_findings
 from vitald.ledger.schema import AuditRecord
-from vitald.model import NODE, Finding, Verdict
+from vitald.model.component import NODE
+from vitald.model.finding import Finding, Verdict
 from vitald.server import endpoints, serialize
 from vitald.server.request import (
     RequestRefused,

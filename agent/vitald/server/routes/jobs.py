@@ -26,8 +26,12 @@ from vitald.collectors.event_factory import EventFactory
 from vitald.core.jobs import BEGAN, DIED, ENDED, JOB_CODES, Job
 from vitald.core.node_state import NodeState
 from vitald.ledger.queries import PastQuery, read_events
-from vitald.model import NODE, Action, Batch, Event, Finding, Value
+from vitald.model.component import NODE
 from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
+from vitald.model.event import Event, Value
+from vitald.model.finding import Finding
+from vitald.model.source import Batch
+from vitald.model.words import Action
 from vitald.server import endpoints, serialize
 from vitald.server.request import (
     RequestRefused,

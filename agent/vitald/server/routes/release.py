@@ -21,7 +21,7 @@ from aiohttp import web
 from vitald.checking import read_texts
 from vitald.collectors.nvml.release import Releases
 from vitald.core.device_directory import DeviceDirectory
-from vitald.model import ComponentKind
+from vitald.model.words import ComponentKind
 from vitald.server import endpoints, serialize
 from vitald.server.request import (
     RequestRefused,

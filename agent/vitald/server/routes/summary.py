@@ -10,8 +10,9 @@ from aiohttp import web
 
 from vitald.judge.repairs import find_due_repair, find_due_repairs
 from vitald.judge.verdict import compute_verdict, group_by_incident, sort_by_strength
-from vitald.model import ComponentKind, Finding, Repair, Status, Verdict
+from vitald.model.finding import Finding, Verdict
 from vitald.model.reasons import FixedReason, find_reason
+from vitald.model.words import ComponentKind, Repair, Status
 from vitald.server import endpoints, serialize
 from vitald.server.endpoint import PAGE
 from vitald.server.request import RequestRefused, make_route, read_flag_parameter

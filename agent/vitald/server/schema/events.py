@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias, TypedDict, Union, final
 
-from vitald import model
+from vitald.model import finding
 from vitald.server.endpoint import MAX_PAGE
 from vitald.server.schema.answers import ApiVerdict
 from vitald.server.schema.components import ApiDevice
@@ -47,7 +47,7 @@ class ApiTransition(TypedDict):
     """The stable word for its code."""
     title: str
     """What the code means, in one line."""
-    state: Annotated[str, model.FindingState]
+    state: Annotated[str, finding.FindingState]
     """Its state from then on."""
     action: Action
     """The required action from then on."""

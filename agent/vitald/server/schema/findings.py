@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypedDict, final
 
-from vitald import model
+from vitald.model import event, finding
 from vitald.server.endpoint import MAX_PAGE
 from vitald.server.schema.answers import Flags
 from vitald.server.schema.components import ApiDevice
@@ -45,7 +45,7 @@ class ApiFinding(_FaultClassed):
     """Its number; `POST /v1/findings/{id}/clear` takes it."""
     incident: _Count
     """The incident that it belongs to; 0 if it has none."""
-    state: Annotated[str, model.FindingState]
+    state: Annotated[str, finding.FindingState]
     """`in_remedy`: an operator began the required action; the finding stays open until evidence
     shows that it worked."""
     component: ComponentName
@@ -127,7 +127,7 @@ class ApiEvent(TypedDict):
     """Its kind."""
     code: Code
     component: ComponentName
-    trust: Annotated[str, model.Trust]
+    trust: Annotated[str, event.Trust]
     """`kernel`: the kernel's own. `accepted`: written by a process, and judged; its field `vouched`
     tells whether the configuration takes it for confirmed, `facility` is the syslog facility.
     `announced`: a drill. `untrusted`: from user space, not judged. `daemon`: vitald's own
@@ -268,7 +268,7 @@ class ApiPastTransition(TypedDict):
 
     time: Moment
     """When."""
-    state: Annotated[str, model.FindingState]
+    state: Annotated[str, finding.FindingState]
     """Its state from then on."""
     action: Action
     """The required action from then on."""

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias, TypedDict, Union
 
-from vitald import model
 from vitald.catalog import rules
-from vitald.model import diagnostic
+from vitald.model import words
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +62,22 @@ Moment: TypeAlias = Annotated[
 ]
 """RFC 3339, UTC, milliseconds."""
 
-Status: TypeAlias = Annotated[str, model.Status]
+Status: TypeAlias = Annotated[str, words.Status]
 """`unhealthy`: a finding requires a reset or more, now. `unknown`: a component that must be watched
 cannot be read, or was released. `degraded`: any other finding is open."""
 
-Action: TypeAlias = Annotated[str, model.Action]
+Action: TypeAlias = Annotated[str, words.Action]
 """What must be done, in order of strength. `inspect`: an inspection by a person or a
 diagnostic."""
 
-When: TypeAlias = Annotated[str, model.When]
+When: TypeAlias = Annotated[str, words.When]
 """Whether it is due at once, once the running work has ended, or at the next maintenance: that
 changes no fitness and no flag."""
 
 FaultClass: TypeAlias = Annotated[str, rules.FaultClass]
 """Whose fault it is."""
 
-ComponentKind: TypeAlias = Annotated[str, model.ComponentKind]
+ComponentKind: TypeAlias = Annotated[str, words.ComponentKind]
 """What kind of thing."""
 
 ComponentName: TypeAlias = Annotated[
@@ -101,11 +100,11 @@ Fields: TypeAlias = Mapping[str, _Value]
 DeviceKind: TypeAlias = Annotated[str, Keywords(enum=("gpus", "neuron", "efa", "nics", "nvme"))]
 """A kind of device that is counted."""
 
-Outcome: TypeAlias = Annotated[str, diagnostic.Outcome]
+Outcome: TypeAlias = Annotated[str, words.Outcome]
 """Of a whole run. Only `pass` means that the hardware is healthy, and only `fail` that it is
 faulty. `config`: settings or the environment are wrong. `inconclusive`: nothing failed, and not all
 was tested. `error`: it did not run, or not to its end. `not_applicable`: the node cannot be tested
 in its present mode."""
 
-Remedy: TypeAlias = Annotated[str, diagnostic.Remedy]
+Remedy: TypeAlias = Annotated[str, words.Remedy]
 """What a result requires, from the weakest to the strongest."""

@@ -11,7 +11,7 @@ Source: aws/karpenter-provider-aws, pkg/cloudprovider/cloudprovider.go (RepairPo
 
 from __future__ import annotations
 
-from vitald.model import When
+from vitald.model.words import When
 from vitald.publish.kubernetes.desired import (
     ConditionStatus,
     DesiredCondition,

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from vitald.checking import Unexpected, read_flag, read_member, read_text
-from vitald.model import ComponentKind, Repair
+from vitald.model.words import ComponentKind, Repair
 from vitald.publish.kubernetes.desired import ConditionStatus
 from vitald.publish.summary import FindingSummary
 from vitald.tomlfile import Table, read_toml

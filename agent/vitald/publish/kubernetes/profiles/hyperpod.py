@@ -21,7 +21,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from vitald.model import Repair, Status
+from vitald.model.words import Repair, Status
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, MAX_MESSAGE_BYTES
 from vitald.publish.kubernetes.profiles.conditions import list_due_findings
 from vitald.publish.kubernetes.profiles.foreign_words import ForeignWords

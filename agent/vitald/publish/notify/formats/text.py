@@ -7,7 +7,7 @@ they are printable and short in every format, whatever they were.
 
 from __future__ import annotations
 
-from vitald.model import Action, Status, When
+from vitald.model.words import Action, Status, When
 from vitald.publish.notify.notification import (
     Digest,
     NodeFlags,

@@ -1,9 +1,14 @@
-"""Actions that findings require, when they are due, and the node's status that follows."""
+"""
+The words of the data model: the closed sets of values that findings, components and runs have, as
+the API, the ledger and the metrics write them.
+
+The command line imports them, so this module imports nothing of ours: each import is paid for at
+every job that a scheduler starts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 
@@ -29,7 +34,7 @@ class Action(Enum):
     @property
     def phrase(self) -> str:
         """The action as an instruction: `reset the device`."""
-        return _WORDS[self]
+        return _PHRASES[self]
 
     def choose_repair(self, *, device_reset: bool) -> Repair | None:
         """The repair of the node that the action requires, if any. Resetting a device requires a
@@ -62,7 +67,7 @@ _REPAIRS = {
     Action.REPLACE_NODE: Repair.REPLACE,
 }
 
-_WORDS = {
+_PHRASES = {
     Action.NONE: "nothing to do",
     Action.OBSERVE: "keep an eye on it",
     Action.INSPECT: "inspect by hand, or with vitald diag",
@@ -89,12 +94,12 @@ class When(Enum):
     @property
     def phrase(self) -> str:
         """Text that follows the phrase of an action; empty for `now`."""
-        return _WHEN_WORDS[self]
+        return _WHEN_PHRASES[self]
 
 
 for _urgency, _when in enumerate(When):
     _when.urgency = _urgency
-_WHEN_WORDS = {
+_WHEN_PHRASES = {
     When.NOW: "",
     When.AFTER_JOB: " after the running job",
     When.MAINTENANCE: " at the next maintenance",
@@ -108,15 +113,74 @@ class Status(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The node's status and flags, derived from open findings and the freshness of sources."""
+class ComponentKind(Enum):
+    NODE = "node"
+    GPU = "gpu"
+    NVSWITCH = "nvswitch"
+    NEURON = "neuron"
+    NIC = "nic"
+    PCI = "pci"
+    CPU = "cpu"
+    DIMM = "dimm"
+    DISK = "disk"
 
-    status: Status
-    action: Action
-    reboot_required: bool
-    reboot_confirmed: bool  # a confirmed finding requires it
-    replacement_required: bool
-    replacement_confirmed: bool
-    simulated: bool  # an open finding is of a drill, or readings are simulated
-    reasons: tuple[str, ...]
+    @property
+    def noun(self) -> str:
+        """`GPU`, `disk`: in a text."""
+        return _NOUNS.get(self, self.value)
+
+
+_NOUNS = {
+    ComponentKind.GPU: "GPU",
+    ComponentKind.NVSWITCH: "NVSwitch",
+    ComponentKind.NEURON: "Neuron device",
+    ComponentKind.NIC: "NIC",
+    ComponentKind.PCI: "PCI device",
+    ComponentKind.CPU: "CPU",
+    ComponentKind.DIMM: "DIMM",
+}
+
+
+class Outcome(Enum):
+    """Outcome of a run. Only `pass` means that the hardware is healthy, and only `fail` that it is
+    not.
+    """
+
+    PASS = "pass"  # noqa: S105 - every mandatory test of the request passed
+    FAIL = "fail"  # at least one fault of the hardware
+    CONFIG = "config"  # only settings or the environment are wrong
+    INCONCLUSIVE = (  # nothing failed, but a mandatory test was skipped or has no result
+        "inconclusive"
+    )
+    ERROR = "error"  # no usable verdict: it did not run, or not to its end
+    NOT_APPLICABLE = "not_applicable"  # the node cannot be tested in its present mode
+
+    @property
+    def is_conclusive(self) -> bool:
+        return self in (Outcome.PASS, Outcome.FAIL)
+
+    @property
+    def is_verdict(self) -> bool:
+        """Whether the run was completed."""
+        return self.is_conclusive or self is Outcome.CONFIG
+
+
+class Remedy(Enum):
+    """What a result requires. The members' order is the order of strength."""
+
+    NONE = "none"
+    RETRY = "retry"
+    MONITOR = "monitor"
+    FIX_CONFIG = "fix_config"
+    EXCLUSIVE_RERUN = "exclusive_rerun"  # again, with no other work on the node
+    INVESTIGATE = "investigate"
+    RESET_GPU = "reset_gpu"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+
+    @property
+    def rank(self) -> int:
+        return _RANK[self]
+
+
+_RANK = {remedy: rank for rank, remedy in enumerate(Remedy)}
