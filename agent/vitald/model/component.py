@@ -40,8 +40,8 @@ class Component:
 NODE = Component(ComponentKind.NODE)
 
 
-# The words before a number and a serial number, where they are not those of the field
-_INDEX_WORDS = {ComponentKind.GPU: "GPU", ComponentKind.NEURON: "Neuron device"}
+_COUNTED = (ComponentKind.GPU, ComponentKind.NEURON)  # kinds whose number goes by their noun
+# The word before a serial number, where it is another one
 _SERIAL_WORDS = {ComponentKind.NIC: "GUID"}
 
 
@@ -126,7 +126,7 @@ class DeviceNames:
         """
         kind = self.component.kind
         parts = [
-            f"{_INDEX_WORDS.get(kind, 'number')} {self.index}" if self.index else "",
+            f"{kind.noun if kind in _COUNTED else 'number'} {self.index}" if self.index else "",
             *self.aliases,
             f"{_SERIAL_WORDS.get(kind, 'serial')} {self.serial}" if self.serial else self.uuid,
             f"slot {self.slot}" if self.slot else "",
