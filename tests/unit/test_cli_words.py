@@ -13,7 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from vitald.cli import VERBS, argument_types, build_parser, check, client, demo, main
+from vitald.cli import (
+    VERBS,
+    argument_types,
+    build_parser,
+    check,
+    client,
+    demo,
+    finding_text,
+    main,
+    render,
+)
 from vitald.cli.diag import views
 from vitald.cli.recovery.run import start_attempt
 from vitald.config.sections import load_config
@@ -251,6 +261,13 @@ def test_each_status_and_each_outcome_has_an_exit_code() -> None:
         check.PROTOCOLS, statuses
     )
     assert set(views.EXIT) == {outcome.value for outcome in Outcome}
+
+
+def test_words_of_a_newer_daemon_are_shown_as_they_are() -> None:
+    assert finding_text.describe_when("after_job") == " after the running job"
+    assert finding_text.describe_when("next_\x1bmonth") == " (next_\\x1bmonth)"
+    assert (render.name_kind("gpu"), render.name_kind("dpu")) == ("GPU", "dpu")
+    assert not finding_text.makes_unfit("repaint_node")
 
 
 def test_what_words_become() -> None:

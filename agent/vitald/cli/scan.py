@@ -36,6 +36,7 @@ from vitald.cli.progress import WorkProgress, describe_reading
 from vitald.cli.render import Json
 from vitald.collectors.kernel_log.settings import USERSPACE, KernelLogSettings
 from vitald.judge.settings import PolicySettings
+from vitald.model.words import Status
 from vitald.text import count_noun
 
 # Findings that ended within the log: how many are kept, and how many are printed.
@@ -368,8 +369,6 @@ def _add_problem(verdict: Verdict, coverage: LogCoverage) -> Verdict:
     """Unknown if the log could not be read, unless what was read is unhealthy; and if it lost
     records and what is left shows no fault.
     """
-    from vitald.model.words import Status
-
     problem = coverage.problem
     if not problem and verdict.status is Status.HEALTHY:
         problem = coverage.loss

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from vitald.cli import EX_NOINPUT, argument_types, config_options, render
 from vitald.cli.diag import views
 from vitald.cli.render import Json, format_table
+from vitald.model.words import Remedy
 from vitald.text import join_ranges
 
 if TYPE_CHECKING:
@@ -322,8 +323,6 @@ def format_report(report: Report, level: int, catalog: Catalog) -> Iterator[str]
 
 
 def _format_outcome(report: Report, level: int) -> Iterator[str]:
-    from vitald.model.words import Remedy
-
     about = [_name_run(report, level)]
     if report.dcgm_version:
         about.append(f"DCGM {report.dcgm_version}")
