@@ -17,7 +17,7 @@ from tests.unit.builders import booted, catalogue, interpreter
 from vitald import tomlfile
 from vitald.collectors.kernel_log.lines import DOUBT, Line, strip_prefix
 from vitald.judge.engine import Judge
-from vitald.judge.verdict import WorkPhase, compute_verdict
+from vitald.judge.verdict import compute_verdict
 from vitald.ledger.store import Ledger, LedgerEntry
 from vitald.model.component import NODE, Component
 from vitald.model.event import (
@@ -33,7 +33,7 @@ from vitald.model.event import (
 )
 from vitald.model.finding import Finding, Incident, Requirement, Transition, Verdict
 from vitald.model.source import SourceHealth, SourceState
-from vitald.model.words import ComponentKind, When
+from vitald.model.words import ComponentKind, When, WorkPhase
 
 VERBS = (
     *(

@@ -160,7 +160,8 @@ def test_another_user_may_ask_his_own(answering: Callable[[int, Json], FalseDaem
     """Who is not root is led to nothing that he may not do himself."""
     false = answering(STRANGER, {"": {"findings": []}})
     script = (
-        "import os, sys; from vitald.cli import client, findings, render, argument_types; os.setgroups([]);"
+        "import os, sys; from vitald.cli import argument_types, client, findings, render;"
+        " os.setgroups([]);"
         f" os.setresgid({STRANGER}, {STRANGER}, {STRANGER}); os.setresuid({STRANGER}, {STRANGER},"
         f" {STRANGER}); from vitald.cli import main; sys.exit(main(['findings', '--socket',"
         " 'vitald.sock']))"

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import finding, source
-from vitald.judge.verdict import WorkPhase, compute_verdict, sort_by_strength
+from vitald.judge.verdict import compute_verdict, sort_by_strength
 from vitald.model.component import NODE
 from vitald.model.finding import Acceptance, Requirement
 from vitald.model.source import SourceHealth, SourceState
-from vitald.model.words import Action, Status, When
+from vitald.model.words import Action, Status, When, WorkPhase
 
 NOW = 100.0
 FRESH, STALE = source(looked=90.0), source(looked=60.0)

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from vitald.cli import UsageError, client, render
+from vitald.model.words import WorkPhase
 from vitald.text import count_noun
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--for",
         dest="work",
-        choices=["prolog", "epilog", "running"],
+        choices=[phase.value for phase in WorkPhase],
         default=None,
         help="a job is about to begin, has ended, or runs (default)",
     )

@@ -16,10 +16,10 @@ from itertools import chain
 
 from vitald.collectors.nvml.gpu_node import NAME as NVML
 from vitald.core.node_state import NodeState, Observation
-from vitald.judge.verdict import WorkPhase, compute_status
+from vitald.judge.verdict import compute_status
 from vitald.model.component import NODE, Component, DeviceNames
 from vitald.model.finding import Finding, Verdict
-from vitald.model.words import Action, ComponentKind, Status
+from vitald.model.words import Action, ComponentKind, Status, WorkPhase
 from vitald.topology.pci_inventory import PciDevice, PciInventory
 
 Observations = Mapping[Component, Sequence[Observation]]

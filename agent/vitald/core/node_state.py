@@ -24,13 +24,13 @@ from vitald.core.jobs import JOB_CODES, Jobs
 from vitald.core.publisher_reports import Publishers
 from vitald.judge.engine import Judge
 from vitald.judge.repairs import waits_for_idle
-from vitald.judge.verdict import WorkPhase, compute_verdict
+from vitald.judge.verdict import compute_verdict
 from vitald.ledger.queries import StoredEvent
 from vitald.model.component import Component
 from vitald.model.event import Event
 from vitald.model.finding import Finding, Incident, Transition, Verdict
 from vitald.model.source import Readings, SourceHealth, SourceState
-from vitald.model.words import ComponentKind
+from vitald.model.words import ComponentKind, WorkPhase
 
 _MAX_RECENT = 1000  # events
 _MAX_QUEUED = 1000  # changes, of one subscriber

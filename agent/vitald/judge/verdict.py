@@ -10,11 +10,10 @@ A verdict never improves by age. An Xid 79 that left the kernel's ring is still 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 
 from vitald.model.finding import Finding, FindingKey, Incident, Verdict
 from vitald.model.source import SourceHealth, SourceState
-from vitald.model.words import Action, Repair, Status
+from vitald.model.words import Action, Repair, Status, WorkPhase
 
 DescribeComponent = Callable[[Finding], str]
 
@@ -22,14 +21,6 @@ DescribeComponent = Callable[[Finding], str]
 def get_component_name(finding: Finding) -> str:
     """The component of a finding, where no other names of its device are known."""
     return finding.component.name
-
-
-class WorkPhase(Enum):
-    """The phase of a job that a verdict is for. Between jobs, actions `after_job` are due."""
-
-    RUNNING = "running"  # a job is on the node
-    PROLOG = "prolog"  # one is about to begin
-    EPILOG = "epilog"  # one has just ended
 
 
 def compute_verdict(

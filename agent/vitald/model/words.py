@@ -1,9 +1,9 @@
 """
-The words of the data model: the closed sets of values that findings, components and runs have, as
-the API, the ledger and the metrics write them.
+The words of the data model that the command line needs, too: the closed sets of values of findings,
+components and runs, as the API, the ledger and the metrics write them. Those of one noun alone are
+beside it.
 
-The command line imports them, so this module imports nothing of ours: each import is paid for at
-every job that a scheduler starts.
+Imports nothing of ours: each import is paid for at every job that a scheduler starts.
 """
 
 from __future__ import annotations
@@ -104,6 +104,14 @@ _WHEN_PHRASES = {
     When.AFTER_JOB: " after the running job",
     When.MAINTENANCE: " at the next maintenance",
 }
+
+
+class WorkPhase(Enum):
+    """The phase of a job that a verdict is for. Between jobs, actions `after_job` are due."""
+
+    PROLOG = "prolog"  # one is about to begin
+    EPILOG = "epilog"  # one has just ended
+    RUNNING = "running"  # a job is on the node
 
 
 class Status(Enum):

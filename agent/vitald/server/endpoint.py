@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
+from vitald.model.words import WorkPhase
+
 Json = dict[str, object]
 PAGE, MAX_PAGE = 100, 1000  # entries in one answer: without `limit`, and at most
 Body = TypeVar("Body", contravariant=True)
@@ -65,7 +67,11 @@ WORK = _describe_query(
     "for",
     "What the answer is for: a job that is about to begin, one that has ended, or the one that "
     "runs. What may wait for the running job (`after_job`) is due before and after it.",
-    {"type": "string", "enum": ["prolog", "epilog", "running"], "default": "running"},
+    {
+        "type": "string",
+        "enum": [phase.value for phase in WorkPhase],
+        "default": WorkPhase.RUNNING.value,
+    },
     example="prolog",
 )
 DRILLS = _describe_query("drills", "Simulated findings count as real and confirmed ones.", _SWITCH)

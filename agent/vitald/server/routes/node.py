@@ -21,11 +21,11 @@ from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.core import components
 from vitald.core.node_state import LedgerHealth, NodeState, Observation
 from vitald.diagnostics.view import DiagnosticsView
-from vitald.judge.verdict import WorkPhase, sort_by_strength
+from vitald.judge.verdict import sort_by_strength
 from vitald.model.component import Component, DeviceNames
 from vitald.model.finding import Finding
 from vitald.model.source import Readings
-from vitald.model.words import ComponentKind
+from vitald.model.words import ComponentKind, WorkPhase
 from vitald.recovery.requester import RecoveryRequester
 from vitald.server import endpoints, serialize
 from vitald.server.endpoint import PAGE

@@ -83,7 +83,7 @@ ComponentKind: TypeAlias = Annotated[str, words.ComponentKind]
 ComponentName: TypeAlias = Annotated[
     str,
     Keywords(
-        pattern="^(node|gpu|nvswitch|neuron|nic|pci|cpu|dimm|disk)(/.+)?$",
+        pattern=f"^({'|'.join(kind.value for kind in words.ComponentKind)})(/.+)?$",
         examples=("node", "gpu/0000:65:00.0"),
     ),
 ]
