@@ -16,12 +16,15 @@ from tests.unit.builders import finding, source
 from tests.unit.test_imports import MODULES, forbidden, imports, named
 from tests.waiting import until_async
 from vitald.core.node_state import LedgerHealth, NodeState
+from vitald.metrics.recovery import collect_metrics
 from vitald.model.finding import Finding
 from vitald.model.source import SourceState
 from vitald.model.words import Action, Repair
+from vitald.recovery.decision import Step
 from vitald.recovery.recovery_request import FILE, Request, parse_request
-from vitald.recovery.requester import RecoveryRequester
+from vitald.recovery.requester import RecoveryRequester, RootDecision
 from vitald.recovery.settings import RecoverySettings
+from vitald.server.routes.node import describe_recovery
 from vitald.worker_thread import WorkerThread
 
 REQUESTER = "vitald.recovery.requester"
@@ -82,7 +85,8 @@ def test_a_finding_that_stands_is_asked_for_and_repeated(tmp_path: Path) -> None
         assert later is not None and (later.id, later.uptime > first.uptime) == (first.id, True)
         asked.open()
         assert await asked.at(301.0) is None
-        assert (asked.asking.mode, asked.asking.request) == ("automatic", None)
+        described = describe_recovery(asked.asking)
+        assert (described["mode"], described["request"]) == ("automatic", None)
 
     run(tmp_path, story)
 
@@ -100,6 +104,36 @@ def test_another_finding_changes_the_request(tmp_path: Path) -> None:
         assert first is not None and second is not None
         assert (second.kind, [one.id for one in second.findings]) == (Repair.REPLACE, [2])
         assert second.id != first.id
+        assert describe_recovery(asked.asking)["request"]["findings"] == [2]  # type: ignore[index]
+
+    run(tmp_path, story)
+
+
+def test_roots_last_decision_is_shown_with_the_request(tmp_path: Path) -> None:
+    async def story(asked: Asked) -> None:
+        asked.open(finding())
+        await asked.at(0.0)
+        await asked.at(120.0)
+        requester = asked.asking
+        assert describe_recovery(requester)["request"]["decision"] is None  # type: ignore[index]
+        time = "2026-11-20T13:00:00.000Z"
+        requester.decision = RootDecision(Step.REFUSED, ("budget", "brake"), "too many", time)
+        assert describe_recovery(requester)["request"]["decision"] == {  # type: ignore[index]
+            "step": "refused",
+            "checks": ["budget", "brake"],
+            "why": "too many",
+            "time": time,
+        }
+        families = {family.name: family.samples for family in collect_metrics(requester)}
+        assert {
+            (sample.labels["repair"], sample.value)
+            for sample in families["vitald_recovery_requested"]
+        } == {("reboot", 1), ("replace", 0)}
+        assert [sample.labels["check"] for sample in families["vitald_recovery_refused"]] == [
+            "budget",
+            "brake",
+        ]
+        assert families["vitald_recovery_waits"] == []
 
     run(tmp_path, story)
 

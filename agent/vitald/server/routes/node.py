@@ -122,7 +122,7 @@ class NodeRoutes:
             ],
             "suspects": self._list_suspects(now),
             "diagnostics": serialize_outline(self._diagnostics),
-            "recovery": _describe_recovery(self._recovery) if self._recovery is not None else None,
+            "recovery": describe_recovery(self._recovery) if self._recovery is not None else None,
             "publishers": self._describe_publishers(),
             "configuration": describe_configuration(node_state.configuration),
             "ledger": _describe_ledger(node_state.ledger),
@@ -187,7 +187,18 @@ class NodeRoutes:
         )
 
 
-def _describe_recovery(recovery: RecoveryRequester) -> schema.ApiRecovery:
+def _describe_ledger(ledger: LedgerHealth) -> schema.ApiLedger:
+    return {
+        "ok": ledger.ok,
+        "error": ledger.error,
+        "unsavedEvents": ledger.unsaved,
+        "droppedEvents": ledger.dropped,
+        "sizeBytes": ledger.size_bytes,
+    }
+
+
+def describe_recovery(recovery: RecoveryRequester) -> schema.ApiRecovery:
+    """What root is requested to do, and its last decision on that."""
     request, decision = recovery.request, recovery.decision
     described: schema.RecoveryRequest | None = None
     if request is not None:
@@ -206,16 +217,6 @@ def _describe_recovery(recovery: RecoveryRequester) -> schema.ApiRecovery:
                 "time": decision.time,
             }
     return {"mode": recovery.mode, "brake": recovery.brake, "request": described}
-
-
-def _describe_ledger(ledger: LedgerHealth) -> schema.ApiLedger:
-    return {
-        "ok": ledger.ok,
-        "error": ledger.error,
-        "unsavedEvents": ledger.unsaved,
-        "droppedEvents": ledger.dropped,
-        "sizeBytes": ledger.size_bytes,
-    }
 
 
 def list_gpus(node_state: NodeState, inventory: PciInventory) -> list[schema.Gpu]:
