@@ -14,7 +14,7 @@ from tests.waiting import until
 from vitald.catalog import load_catalog
 from vitald.cli import progress, replay
 from vitald.cli.progress import WorkProgress, describe_reading
-from vitald.scan.saved_log import open_log
+from vitald.scan.opened_log import open_log
 
 CLEARED = "\r\x1b[K"
 

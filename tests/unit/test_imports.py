@@ -79,8 +79,7 @@ def named(prefix: str) -> list[str]:
 
 
 GRAMMARS = [
-    f"vitald.collectors.kernel_log.{name}"
-    for name in ("lines", "months", "recognise", "record", "xid")
+    f"vitald.collectors.kernel_log.{name}" for name in ("lines", "recognise", "record", "xid")
 ]
 # Sections of the configuration, each in the package that it configures
 SETTINGS = [name for name in MODULES if name.endswith(".settings")]

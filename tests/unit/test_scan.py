@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -34,7 +33,7 @@ BUS = "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=x, GPU has fallen off the bus
 def scan(data: bytes, *arguments: str) -> tuple[int, str]:
     """Exit code and standard output; anything on standard error fails the test."""
     out, errors = io.StringIO(), io.StringIO()
-    before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(data))
+    before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BufferedReader(io.BytesIO(data)))
     try:
         with redirect_stdout(out), redirect_stderr(errors):
             code = run_command(["scan", "-", *arguments])
@@ -290,35 +289,12 @@ JOURNAL = {
     "SYSLOG_IDENTIFIER": "kernel",
     "__REALTIME_TIMESTAMP": "1740327858250000",
 }
-EXPORT = "".join(f"{name}={value}\n" for name, value in JOURNAL.items())
-DMESG = """{
-   "dmesg": [
-      {
-         "pri": 6,
-         "time":     0.000000,
-         "msg": "Linux version 6.8.0"
-      },{
-         "pri": 4,
-         "time":   517.250000,
-         "msg": "%s"
-      }
-   ]
-}
-"""
-COLOURED = f"\x1b[32m[  517.250000] \x1b[0m\x1b[33mNVRM: \x1b[0m{BUS.removeprefix('NVRM: ')}\n"
-WRAPPED = {
+READ = {
     "journal json": json.dumps({**JOURNAL, "MESSAGE": BUS}) + "\n",
-    "journal json, pretty": json.dumps({**JOURNAL, "MESSAGE": BUS}, indent=8) + "\n",
-    "journal json-seq": "\x1e" + json.dumps({**JOURNAL, "MESSAGE": BUS}) + "\n",
-    "journal json-sse": "data: " + json.dumps({**JOURNAL, "MESSAGE": BUS}) + "\n\n",
     "journal json, bytes": json.dumps({**JOURNAL, "MESSAGE": list(BUS.encode())}) + "\n",
     "journal json, message only": (
         json.dumps({"__REALTIME_TIMESTAMP": "1740327858250000", "MESSAGE": BUS}) + "\n"
     ),
-    "journal export": f"__CURSOR=s=1;i=2\n{EXPORT}MESSAGE={BUS}\n\n",
-    "dmesg --json": DMESG % BUS,
-    "dmesg --json on one line": json.dumps(json.loads(DMESG % BUS)) + "\n",
-    "dmesg --color": COLOURED,
     "RFC 5424": f"<4>1 2025-02-23T16:24:18.250000+00:00 node7 kernel - - - {BUS}\n",
     "RFC 5424 with data": (
         '<4>1 2025-02-23T16:24:18.25Z node7 kernel - - [meta sequenceId="1"][x y="]"] [ '
@@ -326,140 +302,131 @@ WRAPPED = {
     ),
     "RFC 5424 by TCP": f"123 <4>1 2025-02-23T16:24:18.250000+00:00 node7 kernel - - - {BUS}\n",
     "RFC 3164": f"<4>Feb 23 16:24:18 node7 kernel: {BUS}\n",
-    "pdsh": f"node7: {STAMPED}\n",
-    "pdsh, no stamps": f"node7: {BUS}\n",
-    "pdsh of syslog": f"ip-10-0-0-1: Feb 23 16:24:18 node7 kernel: {BUS}\n",
-    "CRI": f"2025-02-23T16:24:18.250000000Z stderr F {STAMPED}\n",
-    "CRI, no stamps": f"2025-02-23T16:24:18.250000000Z stdout F {BUS}\n",
-    "Docker": (
-        json.dumps({"log": f"{STAMPED}\n", "stream": "stdout", "time": "2025-02-23T16:24:18.25Z"})
-        + "\n"
-    ),
-    "Docker with its attributes": (
-        json.dumps({"log": f"{BUS}\n", "stream": "stdout", "attrs": {"a": "b"}, "time": "x"}) + "\n"
-    ),
-    "grep -n": f"12:{STAMPED}\n",
-    "grep -n, no stamps": f"12:{BUS}\n",
-    "grep -Hn": f"/var/log/kern.log:12:Feb 23 16:24:18 node7 kernel: {BUS}\n",
-    "grep -n -C1": f"11-[  517.0] x\n12:{STAMPED}\n13-[  518.0] y\n",
-    "grep -Tn": f"  12:\t{STAMPED}\n",
-    "cat -n": f"     1\t{STAMPED}\n",
-    "journalctl short-delta": f"[  517.250000 <    1.200000 >] node7 kernel: {BUS}\n",
-    "journalctl short-delta, first": f"[  517.250000                ] node7 kernel: {BUS}\n",
-    "dmesg --file --json": DMESG % f"{BUS}\\n<6>[  518.000000] usb 1-1: x\\n",  # util-linux 2.38
-    "indented": f"    {STAMPED}\n",
-    "byte order mark": f"\ufeff{STAMPED}\n",
 }
 
 
-def test_what_a_log_comes_wrapped_in_hides_no_fault() -> None:
+def test_every_form_hides_no_fault() -> None:
     found = {}
-    for name, text in WRAPPED.items():
-        events, said = scan_json(text.encode())
+    for name, text in READ.items():
+        events, verdict = scan_json(text.encode())
         found[name] = (
             [(event["kind"], event["code"], event["pci"]) for event in events],
-            *(said["status"], said["rebootRequired"], said["problem"]),
+            *(verdict["status"], verdict["rebootRequired"], verdict["problem"]),
         )
     wanted = ([("xid", 79, "0000:65:00.0")], "unhealthy", True, None)
-    assert {name: one for name, one in found.items() if one != wanted} == {}
+    assert {name: result for name, result in found.items() if result != wanted} == {}
 
 
-def test_a_quiet_log_is_healthy_however_it_is_wrapped() -> None:
+def test_a_quiet_log_is_healthy_in_every_form() -> None:
     """Where a line without a fault has no stamp, nothing shows that it is the kernel's."""
     wrong = []
-    for name, text in WRAPPED.items():
-        quiet = (
-            text.replace(BUS, "usb 1-1: x")
-            .replace(BUS.removeprefix("NVRM: "), "usb 1-1: x")
-            .replace(str(list(BUS.encode())), '"usb"')
-        )
-        bare = any(word in name for word in ("no stamps", "only", "attributes"))
+    for name, text in READ.items():
+        quiet = text.replace(BUS, "usb 1-1: x").replace(str(list(BUS.encode())), '"usb"')
         status = scan_json(quiet.encode())[1]["status"]
-        if status != ("unknown" if bare else "healthy"):
+        if status != ("unknown" if "only" in name else "healthy"):
             wrong.append((name, status))
     assert wrong == []
 
 
-def test_a_message_with_a_newline_in_an_export() -> None:
-    data = (
-        b"NVRM: The NVIDIA GPU 0000:65:00.0\nNVRM: system has fallen off the bus and is not"
-        b" responding to commands."
-    )
-    field = b"MESSAGE\n" + len(data).to_bytes(8, "little") + data + b"\n"
-    events, _ = scan_json(f"__CURSOR=s=1;i=2\n{EXPORT}".encode() + field + b"\n")
-    assert [(event["kind"], event["pci"]) for event in events] == [("gpu_lost", "0000:65:00.0")]
-
-
 def packed(form: str) -> bytes:
     data = f"{QUIET * 1000}{STAMPED}\n".encode()
-    if form == "zstd":
-        zstd = shutil.which("zstd")
-        if zstd is None:
-            pytest.skip("no program zstd")
-        return subprocess.run([zstd, "-cq"], input=data, capture_output=True, check=True).stdout
-    return {"gzip": gzip.compress, "xz": lzma.compress, "bzip2": bz2.compress}[form](data)
+    if form == "gzip":
+        return gzip.compress(data)
+    zstd = shutil.which("zstd")
+    if zstd is None:
+        pytest.skip("no program zstd")
+    return subprocess.run([zstd, "-cq"], input=data, capture_output=True, check=True).stdout
 
 
-PACKED = ("gzip", "xz", "bzip2", "zstd")
+PACKED = ("gzip", "zstd")
 
 
-@pytest.mark.parametrize("form", PACKED)
-def test_compressed_logs_are_read(form: str) -> None:
-    for data in (packed(form), packed(form) * 2):
-        events, verdict = scan_json(data)
-        assert len(events) == len(data) // len(packed(form))
-        assert (verdict["status"], verdict["problem"]) == ("unhealthy", None)
-
-
-def test_streams_with_zeros_between_them_are_read() -> None:
-    """xz may fill up its streams."""
-    events, verdict = scan_json(packed("xz") + bytes(8) + packed("xz"))
-    assert (len(events), verdict["problem"]) == (2, None)
+def scan_file(path: Path, data: bytes) -> tuple[int, str]:
+    path.write_bytes(data)
+    done = run("scan", str(path))
+    assert done.stderr == b""
+    return done.returncode, done.stdout.decode()
 
 
 @pytest.mark.parametrize("form", PACKED)
-def test_a_damaged_archive_is_unknown(form: str) -> None:
+def test_a_compressed_file_is_read(form: str, tmp_path: Path) -> None:
+    for count in (1, 2):
+        code, out = scan_file(tmp_path / "log", packed(form) * count)
+        assert (code, out.count("xid/79"), "UNHEALTHY" in out) == (20, count + 1, True)
+
+
+def test_gzip_is_read_from_standard_input_too() -> None:
+    assert scan_json(packed("gzip"))[1]["status"] == "unhealthy"
+
+
+@pytest.mark.parametrize("form", PACKED)
+def test_a_damaged_file_is_unknown(form: str, tmp_path: Path) -> None:
     whole = packed(form)
     for data in (whole[:-6], whole[: len(whole) // 2], whole + b"no archive"):
-        code, out = scan(data)
+        code, out = scan_file(tmp_path / "log", data)
         assert code == 20 if "79, pid" in out else 30
-        assert "not read" in out or "not here" in out
+        assert "what follows was not read" in out
 
 
-def test_without_the_program_zstd_says_what_to_do(tmp_path: Path) -> None:
+def test_without_the_program_zstd_the_next_step_is_named(tmp_path: Path) -> None:
     path = tmp_path / "log.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd\x00")
     done = run("scan", str(path), env={**os.environ, "PATH": "/nowhere"})
-    assert (done.returncode, done.stdout) == (66, b"")
-    assert b"apt-get install zstd" in done.stderr
+    assert (done.returncode, b"apt-get install zstd" in done.stdout) == (30, True)
 
 
-def test_utf_16_is_read() -> None:
-    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
-        events, verdict = scan_json(f"{QUIET}{STAMPED}\r\n".encode(encoding))
-        assert ([one["line"] for one in events], verdict["status"]) == ([2], "unhealthy"), encoding
+# --- forms that are not read: the command that is named makes them readable
+
+EXPORT = "".join(f"{name}={value}\n" for name, value in JOURNAL.items())
+DMESG = '{\n   "dmesg": [\n      {"pri": 4, "time": 517.25, "msg": "%s"}\n   ]\n}\n'
+CRI = "2025-02-23T16:24:18.250000000Z stderr F"
+STATED = f"{QUIET.rstrip()}\n{STAMPED}\n"
+NOT_READ = {
+    "xz": (lzma.compress(STATED.encode()), "xzcat FILE"),
+    "bzip2": (bz2.compress(STATED.encode()), "bzcat FILE"),
+    "UTF-16": (STATED.encode("utf-16"), "iconv -f UTF-16 -t UTF-8 FILE"),
+    "UTF-16 without a mark": (STATED.encode("utf-16-le"), "iconv -f UTF-16LE -t UTF-8 FILE"),
+    "UTF-16, big end first": (STATED.encode("utf-16-be"), "iconv -f UTF-16BE -t UTF-8 FILE"),
+    "journal export": (
+        f"__CURSOR=s=1;i=2\n{EXPORT}MESSAGE={BUS}\n\n".encode(),
+        "journalctl -k -o json",
+    ),
+    "dmesg --json": ((DMESG % BUS).encode(), "dmesg -T"),
+    "dmesg --color": (
+        f"\x1b[32m[  517.250000] \x1b[0m\x1b[33mNVRM: \x1b[0m{BUS[6:]}\n".encode(),
+        "dmesg --color=never",
+    ),
+    "Docker": (
+        (json.dumps({"log": f"{STAMPED}\n", "stream": "stdout", "time": "x"}) + "\n").encode(),
+        "jq -rj .log FILE",
+    ),
+    "CRI": (f"{CRI} {STAMPED}\n".encode(), "cut -d ' ' -f 4- FILE"),
+    "pdsh": (f"node7: {STAMPED}\nnode8: {QUIET}".encode(), "sed -n 's/^HOST: //p' FILE"),
+    "grep -n": (f"12:{STAMPED}\n".encode(), "cut -d : -f 2- FILE"),
+    "cat -n": (f"     1\t{STAMPED}\n".encode(), "cut -f 2- FILE"),
+}
 
 
-def test_a_bomb_fills_no_memory() -> None:
-    """300 MiB of nothing in 300 KiB: the rest is not read, and that is said."""
-    packer = zlib.compressobj(9, wbits=31)
-    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(300)) + packer.flush()
-    command = [sys.executable, "-c", MEASURED, "scan", "-", "--json"]
-    done = subprocess.run(command, cwd=ROOT, input=bomb, capture_output=True, timeout=WAIT_S)
-    assert done.returncode == 30
-    assert "times its size" in json.loads(done.stdout.splitlines()[-1])["problem"]
-    assert int(done.stderr) < 150_000  # KiB
+@pytest.mark.parametrize("name", NOT_READ)
+def test_what_is_not_read_is_unknown_and_the_command_that_is_named_works(
+    name: str, tmp_path: Path
+) -> None:
+    data, command = NOT_READ[name]
+    events, verdict = scan_json(data)
+    assert (events, verdict["status"]) == ([], "unknown")
+    assert f"{command} | vitald scan -" in verdict["problem"]
+    if not command.endswith("FILE") or shutil.which(command.split()[0]) is None:
+        return  # it is to be run on the node, or cannot be run here
+    path = tmp_path / "log"
+    path.write_bytes(data)
+    shell = command.replace("FILE", str(path)).replace("HOST", "node7")
+    converted = subprocess.run(shell, shell=True, capture_output=True, check=True).stdout
+    assert scan_json(converted)[1]["status"] == "unhealthy"
 
 
-# Not getrusage: that counts what the process was before it became this program.
-MEASURED = """
-import sys
-from pathlib import Path
-from vitald.cli import main
-code = main(sys.argv[1:])
-print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0], file=sys.stderr)
-sys.exit(code)
-"""
+def test_a_localised_log_is_unknown() -> None:
+    _, verdict = scan_json(f"[So Mär  2 16:24:18 2025] {BUS}\n".encode())
+    assert (verdict["status"], "in English" in verdict["problem"]) == ("unknown", True)
 
 
 # --- records over several lines
@@ -479,21 +446,6 @@ def test_indented_lines_go_on_with_their_record(head: str) -> None:
         (1, "gpu_lost", "0000:65:00.0")
     ]
     assert verdict["status"] == "unhealthy"
-
-
-def test_pdsh_keeps_lines_together_that_go_on() -> None:
-    text = "".join(
-        f"node-a: {line}\n"
-        for line in (
-            f"Feb 23 16:24:18 node7 kernel: {LOST[0]}",
-            *(f"{'':30}{one}" for one in LOST[1:]),
-        )
-    )
-    events, verdict = scan_json(text.encode())
-    assert [(event["line"], event["kind"], event["pci"]) for event in events] == [
-        (1, "gpu_lost", "0000:65:00.0")
-    ]
-    assert verdict["hosts"] == ["node-a"]
 
 
 def test_an_indented_line_of_another_program_is_that_programs() -> None:
@@ -519,14 +471,6 @@ def test_a_line_that_has_a_faults_words_and_was_not_read_is_shown() -> None:
     assert code == 30
     assert BUS in out
     assert "could not be read" in out
-
-
-def test_lines_may_end_in_carriage_returns_alone() -> None:
-    events, verdict = scan_json(f"[  1.0] usb 1-1: x\r{STAMPED}\r[  600.0] usb 1-1: y".encode())
-    assert ([event["line"] for event in events], verdict["lines"]) == ([2], 3)
-    many = ("[  1.0] usb 1-1: " + "x" * 50_000 + "\r") * 3 + f"{STAMPED}\r"
-    events, verdict = scan_json(many.encode())
-    assert ([event["line"] for event in events], verdict["lines"]) == ([4], 4)
 
 
 LOSSES = {
@@ -571,16 +515,6 @@ def test_a_loss_does_not_hide_what_was_found() -> None:
         assert (alone["status"], both["lost"]) == (both["status"], 3712)
 
 
-def test_records_of_several_hosts_have_numbers_of_their_own() -> None:
-    lines = [
-        f"node{host}: 6,{100 * host + number},{number},-;usb 1-1: x"
-        for number in range(9)
-        for host in (7, 8)
-    ]
-    verdict = scan_json("".join(f"{line}\n" for line in lines).encode())[1]
-    assert (verdict["hosts"], verdict["lost"]) == (["node7", "node8"], 0)
-
-
 def test_what_the_kernel_leaves_out_of_processes_and_packets_is_no_loss() -> None:
     text = (
         "[    1.000000] net_ratelimit: 12 callbacks suppressed\n"
@@ -613,10 +547,19 @@ def test_a_program_that_calls_itself_kernel_is_not_believed() -> None:
     assert scan_json((json.dumps(quoted) + "\n").encode())[1]["status"] == "unknown"
 
 
-def test_lines_of_several_hosts_are_told_as_such() -> None:
-    code, out = scan(f"node7: {STAMPED}\nnode8: {STAMPED}\n".encode())
-    assert code == 20
-    assert "node7, node8" in out
+HOSTS = [f"Feb 23 16:24:18 node{number} kernel: {STAMPED}\n" for number in (7, 8)]
+SEVERAL_LOGS = f"*** /var/log/kern.log\n{STAMPED}\njournalctl -b -1:\n{STAMPED}\n"
+
+
+@pytest.mark.parametrize("text", ["".join(HOSTS), SEVERAL_LOGS])
+def test_what_is_not_one_log_is_not_judged(text: str, tmp_path: Path) -> None:
+    events, verdict = scan_json(text.encode())
+    assert (len(events), verdict["status"], verdict["findings"]) == (2, "unknown", [])
+    assert "scan" in verdict["problem"]
+    path = tmp_path / "log"
+    path.write_text(text)
+    assert run("replay", str(path)).returncode == 30
+    assert scan_json(HOSTS[0].encode())[1]["status"] == "unhealthy"
 
 
 # --- when
@@ -626,7 +569,6 @@ DATED = {
     "2025-02-23T16:24:18,250000+01:00 ": "2025-02-23T15:24:18.250Z",
     "2025-02-23T16:24:18.250Z node7 kernel: ": "2025-02-23T16:24:18.250Z",
     "Sun 2025-02-23 16:24:18 UTC node7 kernel: ": "2025-02-23T16:24:18.000Z",
-    "1740327858.250000 node7 kernel: ": "2025-02-23T16:24:18.250Z",
     "<4>1 2025-02-23T16:24:18.250000-08:00 node7 kernel - - - ": "2025-02-24T00:24:18.250Z",
     "[  517.250000] ": None,
     "": None,
@@ -661,14 +603,7 @@ def test_a_stamp_without_a_year_is_of_the_last_one(
     assert (finding["firstLine"], finding["lastLine"]) == (1, 2)
 
 
-def test_the_kernels_own_clock_is_set_by_its_own_line() -> None:
-    set_at = (
-        "[    1.000000] rtc_cmos 00:02: setting system clock to 2025-02-23T16:15:41 UTC"
-        " (1740327341)"
-    )
-    (event,), _ = scan_json(f"{set_at}\n{STAMPED}\n".encode())
-    assert event["time"] == "2025-02-23T16:24:17.250Z"
-    assert "516.250000 s after" not in scan(f"{set_at}\n{STAMPED}\n".encode())[1]
+def test_without_a_date_lines_are_dated_by_the_kernels_clock() -> None:
     assert "517.250000 s after the start (line 1)" in scan(f"{STAMPED}\n".encode())[1]
 
 
@@ -718,7 +653,7 @@ def test_a_replay_of_what_is_no_log_is_unknown(tmp_path: Path) -> None:
 
 def test_a_replay_reads_what_scan_reads(tmp_path: Path) -> None:
     path = tmp_path / "log.gz"
-    path.write_bytes(gzip.compress(f"node7: {STAMPED}\n".encode()))
+    path.write_bytes(gzip.compress(f"{STAMPED}\n".encode()))
     done = run("replay", str(path), "--json")
     assert (done.returncode, json.loads(done.stdout)["events"]) == (0, 1)
 
@@ -742,7 +677,6 @@ def test_hostile_json_ends() -> None:
     scan_json(
         b'{"MESSAGE":1}\n{"MESSAGE":[300]}\n{"log":"\\ud800"}\n{"msg":"x","pri":"y","time":{}}\n'
     )
-    scan_json(b"__REALTIME_TIMESTAMP=1\n__MONOTONIC_TIMESTAMP=1\nMESSAGE\n" + b"\xff" * 8 + b"x")
 
 
 def test_what_may_be_the_rest_of_a_record_asks_for_a_look_at_most() -> None:
@@ -782,14 +716,3 @@ def test_lines_about_a_pci_function_stand_on_the_device_that_it_is() -> None:
     }
     of_first = {found["aer/fatal", "gpu/0000:3b:00.0"], found["xid/79", "gpu/0000:3b:00.0"]}
     assert len(of_first) == 1
-
-
-def test_the_sample_that_tells_the_form_leaves_nothing_behind() -> None:
-    """A stack at the beginning belongs to no task of the end."""
-    log = b"""\
-WARNING: CPU: 3 PID: 4021 at nvidia/nv.c:1 nv_open+0x1/0x2 [nvidia]
-[<ffffffffc0a1b2c3>] nvidia_ioctl+0x1f/0x30 [nvidia]
-INFO: task python3:4021 blocked for more than 122 seconds.
-"""
-    _, verdict = scan_json(log)
-    assert [found["code"] for found in verdict["findings"]] == ["hung_task/blocked"]

@@ -70,7 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
     from vitald.config.file import find_default_file
     from vitald.config.sections import load_config
     from vitald.ledger.errors import LedgerError
-    from vitald.scan.unpack import CannotUnpack
 
     path = arguments.config or find_default_file()
     try:
@@ -84,8 +83,6 @@ def run(arguments: argparse.Namespace) -> int:
         return _replay_ledger(arguments, force, other, config)
     except LedgerError as error:  # it names the file
         print(f"vitald: {error}", file=sys.stderr)
-    except CannotUnpack as error:
-        print(f"vitald: {arguments.file}: {error}", file=sys.stderr)
     except OSError as error:
         print(f"vitald: {arguments.file}: {error.strerror or error}", file=sys.stderr)
     return EX_NOINPUT
@@ -118,7 +115,8 @@ def _replay_log(
 ) -> int:
     from vitald.cli.check import EXIT
     from vitald.collectors.kernel_log.interpret import Interpreter
-    from vitald.scan.saved_log import MarkedDrills, SavedLog, open_log
+    from vitald.scan.opened_log import open_log
+    from vitald.scan.saved_log import MarkedDrills, SavedLog
 
     userspace = config[KernelLogSettings].userspace
     device_reset = config[PolicySettings].device_reset
@@ -128,7 +126,7 @@ def _replay_log(
     ]
     with open_log(str(arguments.file)) as opened:
         saved = SavedLog(opened, *readers)
-        lines = saved.order_events(saved.read_events())
+        lines = saved.identify_devices(saved.read_events())
         pairs = ((line.events[0], line.events[1], line.stamp) for line in lines)
         code = _compare_rules(
             arguments,
@@ -144,7 +142,7 @@ def _replay_log(
     if not problem:
         return code
     print(f"vitald: {arguments.file}: {render.escape_text(problem)}", file=sys.stderr)
-    return code or EXIT["unknown"]
+    return EXIT["unknown"] if saved.coverage.mixture else code or EXIT["unknown"]
 
 
 def _compare_rules(

@@ -1,5 +1,5 @@
 """
-`vitald scan FILE|-`: judge a saved kernel log of any format, as a daemon of that time would.
+`vitald scan FILE|-`: judge a saved kernel log as a daemon of that time would.
 
 The lines are judged at their own times: quiet periods, windows and boots are those of the log. The
 verdict is that of the last line; what ended before is listed as history. Memory is constant: lines
@@ -7,7 +7,7 @@ are read one at a time, and what is kept of them is bounded. Lines that a proces
 record or a `<prio>` with facility 1 or more) are marked, and judged as the daemon would
 ([kernel_log] userspace). A drill is shown and marked, and has no part in the verdict.
 
-A log that could not be read is `unknown`, never healthy.
+A log that could not be read is `unknown`, never healthy, with the command that makes it readable.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from vitald.model.event import Event
     from vitald.model.finding import Finding, FindingKey, Transition, Verdict
     from vitald.scan.saved_coverage import LogCoverage, Stamp
-    from vitald.scan.saved_log import SavedLog
-    from vitald.scan.saved_sections import SavedEvent
+    from vitald.scan.saved_log import SavedEvent, SavedLog
     from vitald.server import schema
 
 from vitald.cli import EX_NOINPUT, config_options, finding_text, render
@@ -69,14 +68,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vitald.scan.unpack import CannotUnpack
-
     config, catalog = config_options.load_catalog(arguments.config, arguments.profile)
     gc.disable()  # nothing of a log makes cycles, and a collection visits all that is kept
     try:
         return _scan_log(arguments, config, catalog)
-    except CannotUnpack as error:
-        print(f"vitald: {arguments.file}: {error}", file=sys.stderr)
     except OSError as error:
         print(f"vitald: {arguments.file}: {error.strerror or error}", file=sys.stderr)
     finally:
@@ -97,7 +92,8 @@ class _EndedFinding:
 
 def _scan_log(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> int:
     from vitald.collectors.kernel_log.interpret import Interpreter
-    from vitald.scan.saved_log import MarkedDrills, SavedLog, open_log
+    from vitald.scan.opened_log import open_log
+    from vitald.scan.saved_log import MarkedDrills, SavedLog
 
     reader = Interpreter(
         catalog,
@@ -135,8 +131,8 @@ class _LogScan:
         self._events = self._untrusted = self._drills = 0
 
     def read_log(self, saved: SavedLog, progress: WorkProgress) -> None:
-        """Lines are shown as they are read, and judged in the order in which they were written."""
-        for line in saved.order_events(self._show_lines(saved.read_events(), progress)):
+        """Lines are shown as they are read."""
+        for line in saved.identify_devices(self._show_lines(saved.read_events(), progress)):
             (event,) = line.events
             if event is not None:
                 self._note_lines(self._judge.apply_event(event), event.time, line.stamp)
@@ -200,7 +196,9 @@ class _LogScan:
         """Prints the verdict, and what could not be read. Returns the exit code."""
         from vitald.judge.verdict import compute_verdict, sort_by_strength
 
-        opened = self._judge.open_findings
+        if coverage.mixture:
+            self._ended.clear()
+        opened = [] if coverage.mixture else self._judge.open_findings
         incidents = {incident.id: incident for incident in self._judge.incidents}
         real = [found for found in opened if not found.is_simulated]
         drills = [found for found in opened if found.is_simulated]
@@ -333,7 +331,7 @@ def _mark_event(event: Event) -> str:
 
 
 def _print_coverage(coverage: LogCoverage) -> None:
-    """What could not be read, and lines of several hosts."""
+    """What could not be read."""
     if coverage.unread:
         render.print_line(
             f"{coverage.unread} not read, though they have words that fault lines have:"
@@ -343,11 +341,6 @@ def _print_coverage(coverage: LogCoverage) -> None:
             render.print_line(f"{number:>8}  {line}")
     if coverage.loss:
         render.print_line(f"{coverage.loss}: a fault may be among them")
-    if len(coverage.hosts) > 1:
-        hosts = render.escape_text(", ".join(coverage.hosts))
-        render.print_line(
-            f"lines of {len(coverage.hosts)} hosts ({hosts}), judged as if of one node"
-        )
 
 
 def _print_heading(

@@ -1,28 +1,19 @@
 """
-A saved kernel log in any form: the events that its records report, and the boots in it.
+A saved kernel log: the events that its records report, and the boots in it.
 
-It is read in three steps: the bytes are unpacked (unpack.py) and divided into records
-(saved_records.py), whose messages are recognised here.
+Its lines are judged in the order of the file, which must be that of their times: a log that goes
+back by days, has lines of several hosts, or consists of several logs is not judged.
 """
 
 from __future__ import annotations
 
-import errno
-import io
-import math
-import os
 import re
-import sys
 import time
-from collections import defaultdict
+from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from stat import S_ISFIFO, S_ISREG
-from typing import BinaryIO
 
-from vitald.collectors.kernel_log.dates import parse_anchor, parse_date
+from vitald.collectors.kernel_log.dates import parse_date
 from vitald.collectors.kernel_log.drills import DrillRecord, DrillRegistry, is_drill_line
 from vitald.collectors.kernel_log.interpret import Interpreter, make_boot_event
 from vitald.collectors.kernel_log.lines import Line, Loss, LossDetector, join_lines
@@ -31,20 +22,14 @@ from vitald.collectors.kernel_log.record import ParsedLine
 from vitald.model.component import Component
 from vitald.model.event import Event
 from vitald.model.words import ComponentKind
-from vitald.scan.saved_clock import LogClock, sort_by_place
+from vitald.scan.opened_log import OpenedLog
+from vitald.scan.saved_clock import LogClock
 from vitald.scan.saved_coverage import LogCoverage, Stamp
-from vitald.scan.saved_records import RecordReader, SavedRecord
-from vitald.scan.saved_sections import (
-    SavedEvent,
-    Section,
-    parse_heading,
-    place_sections,
-)
-from vitald.scan.unpack import Unpacked
+from vitald.scan.saved_records import SavedRecord, read_records
 
-_BUFFER_BYTES = 1 << 18
 _MAX_SHOWN, _MAX_SHOWN_BYTES = 5, 1024  # unrecognised lines
-_MAX_HOSTS, _MAX_DEVICES = 64, 4096
+_MAX_HOSTS, _MAX_DEVICES = 8, 4096
+_MAX_HELD = 1 << 14  # events, until a later line may say what their device is
 # Of lines that the PCI core prints about a driver's device
 _KINDS_BY_DRIVER = {"nvidia": ComponentKind.GPU, "nvidia-nvswitch": ComponentKind.NVSWITCH}
 # Host names before the real one is set
@@ -52,6 +37,10 @@ _NAMELESS = ("localhost", "localhost.localdomain", "(none)", "-")
 _DATED_EVERY = 256  # lines: of the unrecognised ones without a time stamp, one is read for its date
 _MIN_MARKER = 12  # characters: a shorter text is in too many lines
 _DRILL_S = 86400.0
+# Of a file into which several logs were written: nvidia-bug-report.sh, tail
+_HEADING = re.compile(
+    rb"\*\*\* /|==> \S+ <==|(?:\S+/)?journalctl (?:.{0,64} )?(?:-[a-zA-Z]*b|--boot)"
+)
 
 
 class MarkedDrills(DrillRegistry):
@@ -72,46 +61,13 @@ class MarkedDrills(DrillRegistry):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedLog:
-    """`written`: time of the last write in seconds since the epoch; None if unknown."""
+class SavedEvent:
+    """What a record reports, to each interpreter, or a boot that the log shows."""
 
-    stream: io.BufferedReader
-    unpacked: Unpacked
-    written: float | None
-    file: BinaryIO | None = None  # None where its size is unknown
-
-    def measure_share(self) -> float | None:
-        """How much of the file was read so far, 0 to 1; None if its size is unknown."""
-        size = os.fstat(self.file.fileno()).st_size if self.file is not None else 0
-        if self.file is None or not size:
-            return None
-        return min(1.0, os.lseek(self.file.fileno(), 0, os.SEEK_CUR) / size)
-
-
-@contextmanager
-def open_log(path: str) -> Iterator[OpenedLog]:
-    """A file, or `-` for standard input. Raises OSError, CannotUnpack."""
-    if path == "-":
-        with Unpacked(sys.stdin.buffer) as unpacked:
-            yield OpenedLog(io.BufferedReader(unpacked, _BUFFER_BYTES), unpacked, None)
-        return
-    with Path(path).open("rb") as file:
-        stat = os.fstat(file.fileno())
-        if not (S_ISREG(stat.st_mode) or S_ISFIFO(stat.st_mode)):
-            raise OSError(
-                errno.EINVAL,
-                "not a file: save what is to be judged, or pipe it: dmesg | vitald scan -",
-                path,
-            )
-        is_regular = S_ISREG(stat.st_mode)
-        written = stat.st_mtime if is_regular else None
-        with Unpacked(file) as unpacked:
-            yield OpenedLog(
-                io.BufferedReader(unpacked, _BUFFER_BYTES),
-                unpacked,
-                written,
-                file if is_regular else None,
-            )
+    events: tuple[Event | None, ...]
+    stamp: Stamp | None = None  # None for a boot
+    raw: bytes = b""
+    context: bool = False  # not a fault: it only explains others
 
 
 class SavedLog:
@@ -120,80 +76,58 @@ class SavedLog:
     def __init__(self, opened: OpenedLog, *interpreters: Interpreter) -> None:
         """`interpreters`: one for each catalogue by which the log is read."""
         self.coverage = LogCoverage()
-        self._unpacked = opened.unpacked
         self._interpreters = interpreters
         # Time stamps without a year are before it
-        self._latest = time.time() if opened.written is None else opened.written
-        self._clocks: dict[str, LogClock] = {}
-        self._clock = LogClock()  # of the line before
-        # The boot, and the time at which the kernel's clock was zero in it
-        self._booted: tuple[str, float] | None = None
-        self._top: tuple[float, SavedRecord | None] = (-math.inf, None)  # the latest by its place
+        self._written = time.time() if opened.written is None else opened.written
+        self._clock = LogClock()
         self._markers = _compile_markers(interpreters)
-        self._section: Section | None = None
         self._kinds: dict[str, ComponentKind] = {}  # of devices that lines name, by address
-        self._records = RecordReader(opened.stream, self.coverage, self._latest, self._markers)
+        self._records = read_records(opened, self.coverage)
 
     @property
     def until(self) -> float:
         """The place of the latest line, once all have been read."""
-        return max(self._top[0], 0.0)
+        return max(self._clock.place, 0.0)
 
-    def order_events(self, read: Iterable[SavedEvent]) -> Iterator[SavedEvent]:
-        """What `read_events` gave, in the order in which a daemon would have seen it.
-
-        Boots are omitted in a log of several hosts: it is unknown whose findings they end.
-        """
-        boot = ""
-        for saved in sort_by_place(place_sections(read, self.coverage, lambda: self._clock)):
-            if saved.stamp is None:
-                if len(self.coverage.hosts) < 2:
-                    boot = next(event.boot_id for event in saved.events if event is not None)
-                    yield saved
-                continue
-            events = tuple(event and self._identify_device(event) for event in saved.events)
-            if boot and saved.dated:
-                events = tuple(event and replace(event, boot_id=boot) for event in events)
-            yield replace(saved, events=events)
+    def identify_devices(self, read: Iterable[SavedEvent]) -> Iterator[SavedEvent]:
+        """What `read_events` gave, with the kinds of devices that a line before or after says."""
+        held: deque[SavedEvent] = deque()
+        for saved in read:
+            held.append(saved)
+            if len(held) > _MAX_HELD:
+                yield self._identify_device(held.popleft())
+        yield from map(self._identify_device, held)
 
     def read_events(self) -> Iterator[SavedEvent]:
-        """Every record that is recognised, context included, and the boots, in the order in which
-        they are read.
-        """
-        recognise, coverage = self._recognise, self.coverage
-        losses: defaultdict[str, LossDetector] = defaultdict(LossDetector)
-        for number, record in enumerate(self._records.read_records(self._is_recognised)):
+        """Every record that is recognised, context included, and the boots, in their order."""
+        coverage, clock, losses = self.coverage, self._clock, LossDetector()
+        last: SavedRecord | None = None  # of the kernel, and not placed yet
+        for number, record in enumerate(self._records):
             line = record.line
             if line is None:
                 continue
             coverage.kernel += line.has_kernel_prefix
-            host = record.host or line.host
-            if host and host not in coverage.hosts:
-                self._add_host(host)
-            clock = self._select_clock(host)
+            if host := record.host or line.host:
+                self._note_host(host, record.number)
             if not line.has_kernel_prefix:
-                clock.read_marker(line.message)
-                self._section = parse_heading(line.message) or self._section
-            # Each host numbers its own records; the number of hosts is bounded
-            if (loss := losses[host if host in coverage.hosts else ""].find_loss(line)) is not None:
+                self._read_marker(line.message, record.number)
+            if (loss := losses.find_loss(line)) is not None:
                 self._note_loss(record, loss)
-            sightings = recognise(line.message)
+            sightings = self._recognise(line.message)
             if sightings is None and record.more:
                 line = join_lines(line, record.more)
-                sightings = recognise(line.message)
+                sightings = self._recognise(line.message)
             if sightings is not None:
-                yield from self._build_saved_events(record, line, clock, sightings)
+                last = None
+                yield from self._build_saved_events(record, line, sightings)
                 continue
             self._count_missed(record, line)
-            place = (
-                clock.place_undated(line) if not record.boot_id and number % _DATED_EVERY else None
-            )
-            if place is None or b"system clock to" in line.message:
-                yield from self._read_date(record, line, clock)
-            elif line.has_kernel_prefix and place >= self._top[0]:
-                self._top = place, record
-        self._set_latest()
-        coverage.trouble = coverage.trouble or self._unpacked.trouble
+            last = record if line.has_kernel_prefix else last
+            if record.boot_id or number % _DATED_EVERY == 0 or not clock.skip_line(line):
+                self._locate_line(record, line, is_kernel=line.has_kernel_prefix)
+                yield from self._build_boots()
+        if last is not None and last.line is not None:
+            self._locate_line(last, last.line, is_kernel=True)
 
     def _learn_device(self, event: Event) -> None:
         """What a device is, which a line about its PCI function does not say."""
@@ -203,7 +137,12 @@ class SavedLog:
         if ":" in address and kind is not ComponentKind.PCI and len(self._kinds) < _MAX_DEVICES:
             self._kinds[address] = kind
 
-    def _identify_device(self, event: Event) -> Event:
+    def _identify_device(self, saved: SavedEvent) -> SavedEvent:
+        return replace(
+            saved, events=tuple(event and self._name_kind(event) for event in saved.events)
+        )
+
+    def _name_kind(self, event: Event) -> Event:
         kind = self._kinds.get(event.component.id)
         if kind is None or event.component.kind is not ComponentKind.PCI:
             return event
@@ -212,30 +151,16 @@ class SavedLog:
     # --- records with a meaning
 
     def _recognise(self, text: bytes) -> tuple[ParsedLine | None, ...] | None:
-        if len(self._interpreters) == 1:
-            sighting = self._interpreters[0].parse_record(text)
-            return (sighting,) if sighting is not None else None
         found = tuple(interpreter.parse_record(text) for interpreter in self._interpreters)
         return found if any(sighting is not None for sighting in found) else None
 
-    def _is_recognised(self, text: bytes) -> bool:
-        """For a sample of the log, which is read again."""
-        is_known = self._recognise(text) is not None
-        for interpreter in self._interpreters:
-            interpreter.forget_records()
-        return is_known
-
     def _build_saved_events(
-        self,
-        record: SavedRecord,
-        line: Line,
-        clock: LogClock,
-        sightings: tuple[ParsedLine | None, ...],
+        self, record: SavedRecord, line: Line, sightings: tuple[ParsedLine | None, ...]
     ) -> Iterator[SavedEvent]:
         """The event of a recognised record, after the boots that its date shows."""
         self.coverage.kernel += not line.has_kernel_prefix
-        boot, place, date = self._locate_line(record, line, clock, recognised=True)
-        yield from self._build_boots(clock)
+        boot, place = self._locate_line(record, line, is_kernel=True)
+        yield from self._build_boots()
         events = tuple(
             self._build_event(interpreter, sighting, record, line, boot, place)
             for interpreter, sighting in zip(self._interpreters, sightings)
@@ -243,15 +168,8 @@ class SavedLog:
         for event in events:
             if event is not None and event.is_trusted and not event.is_hearsay:
                 self._learn_device(event)
-        yield SavedEvent(
-            place,
-            events,
-            Stamp(record.number, date, line.usec),
-            record.raw,
-            context=all(sighting is None or sighting.context for sighting in sightings),
-            dated=line.usec is None and not record.boot_id,
-            section=self._section if line.usec is None and date is None else None,
-        )
+        is_context = all(sighting is None or sighting.context for sighting in sightings)
+        yield SavedEvent(events, self.coverage.latest, record.raw, is_context)
 
     def _build_event(
         self,
@@ -275,11 +193,12 @@ class SavedLog:
             doubt=record.doubt,
         )
 
-    def _build_boots(self, clock: LogClock) -> Iterator[SavedEvent]:
-        for boot in clock.new_boots:
-            events = tuple(make_boot_event(boot.name, boot.place) for _ in self._interpreters)
-            yield SavedEvent(boot.place, events)
-        clock.new_boots.clear()
+    def _build_boots(self) -> Iterator[SavedEvent]:
+        for boot in self._clock.new_boots:
+            yield SavedEvent(
+                tuple(make_boot_event(boot.name, boot.place) for _ in self._interpreters)
+            )
+        self._clock.new_boots.clear()
 
     def _note_loss(self, record: SavedRecord, loss: Loss) -> None:
         coverage = self.coverage
@@ -305,67 +224,46 @@ class SavedLog:
     # --- times and hosts
 
     def _locate_line(
-        self, record: SavedRecord, line: Line, clock: LogClock, *, recognised: bool = False
-    ) -> tuple[str, float, float | None]:
-        """Boot, place, and date in seconds since the epoch."""
-        date = self._parse_line_date(record, line)
-        boot, place = clock.place_line(line, date, record.boot_id)
-        if date is None and self._booted is not None and self._booted[0] == boot:
-            date = self._compute_date(line)
-        if place >= self._top[0] and (line.has_kernel_prefix or recognised):
-            self._top = place, record
-        return boot, place, date
-
-    def _read_date(self, record: SavedRecord, line: Line, clock: LogClock) -> Iterator[SavedEvent]:
-        """The boots that the date of an unrecognised line shows."""
-        boot, _, _ = self._locate_line(record, line, clock)
-        if (anchor := parse_anchor(line.message)) is not None and line.usec is not None:
-            self._booted = boot, anchor - line.usec / 1e6
-        yield from self._build_boots(clock)
-
-    def _set_latest(self) -> None:
-        """The log is as old as its latest line."""
-        _, record = self._top
-        if record is None or record.line is None:
-            return
-        line = record.line
-        date = self._parse_line_date(record, line)
-        if line.usec is None and date is not None:
-            clock = self._select_clock(record.host or line.host)
-            _, place = clock.place_line(line, date, record.boot_id)
-            self._top = max(place, self._top[0]), record
-        elif date is None:
-            date = self._compute_date(line)
-        self.coverage.latest = Stamp(record.number, date, line.usec)
+        self, record: SavedRecord, line: Line, *, is_kernel: bool
+    ) -> tuple[str, float]:
+        """Boot and place of the latest line."""
+        date = record.time if record.time is not None else self._parse_line_date(record, line)
+        if is_kernel:
+            self.coverage.latest = Stamp(record.number, date, line.usec)
+        boot, place = self._clock.place_line(line, date, record.boot_id)
+        if self._clock.goes_back:
+            self._note_mixture(
+                f"line {record.number} is older than lines above it: put the files together with"
+                " the oldest first (zcat -f kern.log.2.gz kern.log.1 kern.log | vitald scan -)"
+            )
+        return boot, place
 
     def _parse_line_date(self, record: SavedRecord, line: Line) -> float | None:
-        """Seconds since the epoch, from beside the line or before its message."""
-        if record.time is not None:
-            return record.time
+        """Seconds since the epoch, from before the line's message."""
         prefix = record.raw[: record.raw.find(line.message[:64])] if line.message else record.raw
-        return parse_date(prefix, self._latest)
+        return parse_date(prefix, self._written)
 
-    def _compute_date(self, line: Line) -> float | None:
-        """From the kernel's clock, if the kernel logged the wall clock."""
-        if self._booted is None or line.usec is None:
-            return None
-        return self._booted[1] + line.usec / 1e6
+    def _note_host(self, host: str, number: int) -> None:
+        hosts = self.coverage.hosts
+        if host in hosts or host in _NAMELESS or len(hosts) == _MAX_HOSTS:
+            return
+        hosts[host] = None
+        if len(hosts) > 1:
+            self._note_mixture(
+                f"line {number} is of another host ({host}) than those above it: scan the lines of"
+                " each host by themselves (grep -F HOST FILE | vitald scan -)"
+            )
 
-    def _add_host(self, host: str) -> None:
-        if host not in _NAMELESS and len(self.coverage.hosts) < _MAX_HOSTS:
-            self.coverage.hosts[host] = None
+    def _read_marker(self, message: bytes, number: int) -> None:
+        self._clock.read_marker(message)
+        if _HEADING.match(message) is not None:
+            self._note_mixture(
+                f"line {number} begins another log: scan each by itself, or on the node"
+                " journalctl -k -o short-iso | vitald scan -"
+            )
 
-    def _select_clock(self, host: str) -> LogClock:
-        """Each host has its own. Early in a boot it may not know its name yet."""
-        if not host or host in _NAMELESS:
-            return self._clock
-        clock = self._clocks.get(host)
-        if clock is None:
-            clock = LogClock(host) if self._clocks else self._clock
-            if len(self._clocks) < _MAX_HOSTS:
-                self._clocks[host] = clock
-        self._clock = clock
-        return clock
+    def _note_mixture(self, why: str) -> None:
+        self.coverage.mixture = self.coverage.mixture or why
 
 
 def _compile_markers(interpreters: Iterable[Interpreter]) -> re.Pattern[bytes]:

@@ -14,7 +14,7 @@ of `health -c -j`, `discovery -l`, `--version` or `-v`. Exit codes:
 from __future__ import annotations
 
 import argparse
-import io
+import errno
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -87,7 +87,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from vitald.config.file import find_default_file
-    from vitald.scan.unpack import CannotUnpack
 
     path = arguments.config or find_default_file()
     _, catalog = config_options.load_catalog(path, arguments.profile)
@@ -100,9 +99,6 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EX_NOINPUT
-    except CannotUnpack as error:
-        print(f"vitald: {render.escape_text(arguments.file)}: {error}", file=sys.stderr)
-        return EX_NOINPUT
     kind = arguments.of or _detect_command(printed, arguments)
     if kind != "diag":
         return _report_answer(kind, printed.decode("utf-8", "replace"), arguments)
@@ -110,14 +106,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_content(file: str) -> bytes:
-    """The output: unpacked, converted from UTF-16 if it was saved so, without colour codes."""
-    from vitald.scan.unpack import Unpacked
+    """The output, unpacked, without colour codes."""
+    from vitald.scan.opened_log import DAMAGED, open_log
 
-    with (
-        sys.stdin.buffer if file == "-" else Path(file).open("rb") as stream,
-        io.BufferedReader(Unpacked(stream)) as unpacked,
-    ):
-        return _COLOUR_CODES.sub(b"", unpacked.read(_MAX_BYTES))
+    with open_log(file) as opened:
+        try:
+            return _COLOUR_CODES.sub(b"", opened.stream.read(_MAX_BYTES))
+        except DAMAGED as error:
+            raise OSError(errno.EIO, f"cut short or damaged ({error})", file) from error
 
 
 def _detect_command(printed: bytes, arguments: argparse.Namespace) -> str:

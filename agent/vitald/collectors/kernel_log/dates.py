@@ -2,7 +2,6 @@
 Parses the date before a saved line: dmesg -T, journalctl, syslog, RFC 3339.
 
 A date without a zone is in this machine's time zone. A syslog date has no year, which is inferred.
-The name of the month may be in any language that months.py lists.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
-from vitald.collectors.kernel_log.months import MONTH, parse_month
+from vitald.collectors.kernel_log.lines import MONTHS
 
 _ISO = re.compile(
     r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T"
@@ -18,13 +17,8 @@ _ISO = re.compile(
     r"(?P<zone>Z| UTC\b| ?[+\-]\d\d:?\d\d)?"
 )
 _NAMED = re.compile(
-    rf"(?<!\w)(?P<month>{MONTH}) *(?P<day>\d{{1,2}}) "
-    r"(?P<clock>\d\d:\d\d(?::\d\d)?)(?:\.(?P<part>\d{1,9}))?(?: (?P<year>\d{4})\b)?"
-)
-_UNIX = re.compile(r"(?P<seconds>\d{9,11}\.\d{6}) ")
-# Linux drivers/rtc/class.c, rtc_hctosys: the wall clock at a time of the kernel's clock.
-_ANCHOR = re.compile(
-    rb": setting system clock to \d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d UTC \((\d{9,11})\)"
+    rf"(?<!\w)(?P<month>{'|'.join(MONTHS)}) +(?P<day>\d{{1,2}}) "
+    r"(?P<clock>\d\d:\d\d:\d\d)(?:\.(?P<part>\d{1,9}))?(?: (?P<year>\d{4})\b)?"
 )
 _DAY = timedelta(days=1)
 _MAX_YEARS = 8  # between two 29ths of February
@@ -36,12 +30,10 @@ def parse_date(prefix: bytes, latest: float) -> float | None:
     `latest`: when the log was last written. A date without a year is in the last year in which it
     is not after `latest`.
     """
-    if b":" not in prefix and not prefix[:1].isdigit():
-        return None  # most stamps: every date but one has a colon
+    if b":" not in prefix:
+        return None  # most stamps
     text = prefix.decode("utf-8", "replace")
     try:
-        if (unix := _UNIX.match(text)) is not None:
-            return float(unix["seconds"])
         if (iso := _ISO.search(text)) is not None:
             return _make_time(
                 iso, int(iso["year"]), int(iso["month"]), _parse_zone(iso["zone"])
@@ -53,18 +45,8 @@ def parse_date(prefix: bytes, latest: float) -> float | None:
     return None
 
 
-def parse_anchor(message: bytes) -> float | None:
-    """The time to which the kernel set the wall clock at boot, in seconds since the epoch, if this
-    message is the one that logs it.
-    """
-    found = _ANCHOR.search(message)
-    return float(found[1]) if found is not None else None
-
-
 def _parse_named(found: re.Match[str], latest: float) -> float | None:
-    month = parse_month(found["month"])
-    if month is None:
-        return None
+    month = MONTHS.index(found["month"]) + 1
     if found["year"]:
         return _make_time(found, int(found["year"]), month, None).timestamp()
     last = datetime.fromtimestamp(latest) + _DAY  # local time, as the stamp
@@ -79,11 +61,9 @@ def _parse_named(found: re.Match[str], latest: float) -> float | None:
 
 
 def _make_time(found: re.Match[str], year: int, month: int, zone: timezone | None) -> datetime:
-    hour, minute, *second = (int(part) for part in found["clock"].split(":"))
+    hour, minute, second = (int(part) for part in found["clock"].split(":"))
     usec = int((found["part"] or "0")[:6].ljust(6, "0"))
-    return datetime(
-        year, month, int(found["day"]), hour, minute, second[0] if second else 0, usec, zone
-    )
+    return datetime(year, month, int(found["day"]), hour, minute, second, usec, zone)
 
 
 def _parse_zone(text: str | None) -> timezone | None:

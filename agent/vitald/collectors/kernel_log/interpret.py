@@ -104,10 +104,6 @@ class Interpreter:
             )
             return ParsedLine(kind="vitald", code="vitald/not_read")
 
-    def forget_records(self) -> None:
-        """The next record is not of the log that was read until now."""
-        self._recogniser.forget_records()
-
     def make_event(
         self,
         parsed: ParsedLine,

@@ -1,6 +1,6 @@
 """
-Lines of rendered logs, split into prefix and kernel message: dmesg in all its modes, journalctl,
-syslog, raw kmsg. And the records that a log lost, as the log itself shows.
+Lines of rendered logs, split into prefix and kernel message: dmesg, journalctl, syslog, raw kmsg.
+And the records that a log lost, as the log itself shows.
 
 One known prefix is removed; rules match the message from its first character. A line whose tag
 names another program than `kernel` is that program's, whatever it quotes.
@@ -15,16 +15,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from vitald.collectors.kernel_log.months import DAY, MONTH
 from vitald.collectors.kernel_log.recognise import begins_with_name
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord, escape
 
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _CLOCK = r"\d\d:\d\d:\d\d"
-_DELTA = r"(?: *< *\d+\.\d+ ?>| {16})?"  # dmesg -d, journalctl -o short-delta
-# Also dmesg -e: "[  +0.000844]"
-_SECONDS = rf"\[(?: *(?:\+\d+\.\d+|(?P<seconds>\d+)\.(?P<micros>\d+)))?{_DELTA} ?\]"
-# dmesg -T, dmesg -H
-_WALL = rf"\[(?:{DAY} )?{MONTH} *\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?{_DELTA}\]"
+_MONTH = f"(?:{'|'.join(MONTHS)})"
+_SECONDS = r"\[ *(?P<seconds>\d+)\.(?P<micros>\d+) ?\]"
+_WALL = rf"\[[A-Z][a-z]{{2}} {_MONTH} +\d{{1,2}} {_CLOCK} \d{{4}}\]"  # dmesg -T
 _DATE, _ZONE = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}", r"(?:Z| ?[+\-]\d\d:?\d\d)?"
 _FACILITIES = "kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7]"
 _LEVELS = "emerg|alert|crit|err|warn|notice|info|debug"
@@ -34,7 +32,7 @@ _STAMP = re.compile(
     # dmesg -x
     rf"(?:(?P<facility>{_FACILITIES}) *:(?P<level>{_LEVELS}) *: )?"
     # dmesg, dmesg --time-format iso
-    rf"(?:(?:{_SECONDS}|{_WALL}|\[\.\.\.\]|{_DATE}(?:[.,]\d+)?{_ZONE})"
+    rf"(?:(?:{_SECONDS}|{_WALL}|{_DATE}(?:[.,]\d+)?{_ZONE})"
     rf"(?: ?(?P<caller>{_CALLER}))?"
     rf" |{_CALLER} )?"
 )
@@ -43,10 +41,9 @@ _HOST = r"[A-Za-z0-9][\w.\-:]{0,253}(?<!:)"
 # Or RFC 5424: "kernel - - - "
 _TAG = r"(?P<tag>[^\s:\[\]]{1,128})(?:(?:\[\d+\])?:(?: |(?=\[)|\Z)| (?:\d+|-) \S+ - )"
 _SYSLOG = re.compile(
-    rf"{_PRIO}(?:{MONTH} +\d{{1,2}} {_CLOCK}(?:\.\d+)?"  # journalctl short, syslog
-    rf"|{DAY} {_DATE}{_ZONE} [A-Z]{{2,5}}"  # journalctl short-full
+    rf"{_PRIO}(?:{_MONTH} +\d{{1,2}} {_CLOCK}(?:\.\d+)?"  # journalctl short, syslog
+    rf"|[A-Z][a-z]{{2}} {_DATE}{_ZONE} [A-Z]{{2,5}}"  # journalctl short-full
     rf"|{_DATE}(?:\.\d+)?{_ZONE}"  # journalctl short-iso, RFC 3339 syslog; dmesg writes a comma
-    rf"|\d{{9,11}}\.\d{{6}}|{_CLOCK}"  # journalctl short-unix, a date cut off
     rf") (?:(?P<host>{_HOST}) )?(?:[a-z0-9]+\.[a-z]+ )?{_TAG}"
 )
 # RFC 5424: <prio>1 date host program pid id [data] text; a length before it is RFC 6587's
@@ -55,12 +52,11 @@ _RFC5424 = re.compile(
     r" (?P<tag>\S{1,48}) \S{1,128} \S{1,32} "
     r"(?:-|(?:\[(?:[^\]\\]|\\.){0,1024}\])+)(?: (?:\ufeff)?|\Z)"
 )
-_TALOS = re.compile(rf"\S{{1,255}}: +kern: +[a-z]+: \[{_DATE}(?:\.\d+)?Z\]: ")
 # The stamps that hardly anything but dmesg writes: its bracket, its names of facility and level, or
 # its date with a comma.
 _DMESG_STAMP = re.compile(
-    rf"(?:<\d{{1,3}}>)?(?:(?:{_FACILITIES}) *:\w+ *: )?(?:\[ *\d+\.\d+|\["
-    rf" *\+\d+\.\d+|{_WALL}|{_DATE.replace('[T ]', 'T')},\d{{6}}[+\-Z]|\[\.\.\.\])"
+    rf"(?:<\d{{1,3}}>)?(?:(?:{_FACILITIES}) *:\w+ *: )?(?:\[ *\d+\.\d+|{_WALL}"
+    rf"|{_DATE.replace('[T ]', 'T')},\d{{6}}[+\-Z])"
 )
 _KERNEL = re.compile(rf"(?:{_HOST} )?kernel:(?: |(?=\[))")
 # The kernel cuts a record at about 1 KiB, escapes make it up to four times as long
@@ -200,15 +196,11 @@ def strip_prefix(raw: bytes) -> Line | None:
     facility: int | None = None
     usec: int | None = None
     by_kernel, host, is_whole, printed_by = False, "", False, ""
-    if (syslog := _SYSLOG.match(text) or _RFC5424.match(text) or _TALOS.match(text)) is not None:
-        if syslog.re is not _TALOS:
-            if syslog["tag"] != "kernel":
-                return find_reader_line(syslog["tag"], text[syslog.end() :])
-            facility, host = (
-                int(prio) >> 3 if (prio := syslog["prio"]) else None,
-                syslog["host"] or "",
-            )
-        text, by_kernel = text[syslog.end() :], True
+    if (syslog := _SYSLOG.match(text) or _RFC5424.match(text)) is not None:
+        if syslog["tag"] != "kernel":
+            return find_reader_line(syslog["tag"], text[syslog.end() :])
+        facility = int(prio) >> 3 if (prio := syslog["prio"]) else None
+        text, by_kernel, host = text[syslog.end() :], True, syslog["host"] or ""
     elif (stamp := _STAMP.match(text)) is not None and stamp.end():
         facility, usec = _parse_facility(stamp["prio"], stamp["facility"]), _parse_usec(stamp)
         by_kernel = _DMESG_STAMP.match(text, 0, stamp.end()) is not None

@@ -160,10 +160,6 @@ class Recogniser:
                 for group in groups:
                     for contained in rule.contains or ("",):
                         group.setdefault(contained.encode(), []).append(_Shape(rule, pattern))
-        self.forget_records()
-
-    def forget_records(self) -> None:
-        """The next record is not of the log that was read until now."""
         self._report = FirmwareReport()
         self._probed: tuple[str, int] | None = None
         # The line before a stack, and how many records it may still have
