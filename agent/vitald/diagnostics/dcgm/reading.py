@@ -34,6 +34,7 @@ from vitald.diagnostics.dcgm.run_context import (
     FAILING,
     SKIPPED,
     RunContext,
+    explain_age,
     list_tested_gpus,
 )
 from vitald.model.diagnostic import Fault, Report, Test
@@ -124,11 +125,7 @@ class _ReportMaker:
 
     def draw_conclusion(self, found: list[FoundFault], gaps: list[Unverified]) -> _Conclusion:
         """Conclude from the faults and the documents, then compare with the exit code."""
-        hardware = [
-            found_fault
-            for found_fault in found
-            if found_fault.meaning.of_hardware and not self._run.rejected
-        ]
+        hardware = [found_fault for found_fault in found if found_fault.meaning.of_hardware]
         if hardware:
             return _Conclusion(
                 Outcome.FAIL,
@@ -154,6 +151,8 @@ class _ReportMaker:
             return self._conclude_without(
                 "what was printed is no whole document: " + self._run.printed.broken, Remedy.RETRY
             )
+        if too_old := explain_age(self._run.version):
+            return _Conclusion(Outcome.ERROR, Remedy.FIX_CONFIG, too_old)
         if self._run.wrong:
             return _Conclusion(
                 Outcome.ERROR,
@@ -195,12 +194,6 @@ class _ReportMaker:
             return _Conclusion(row.outcome, row.remedy, reason, row.code)
         lines = reversed(text.splitlines())
         line = next((line for line in lines if any(map(str.isalnum, line))), "")
-        if line and text[0] in "{[":
-            return _Conclusion(
-                Outcome.ERROR,
-                Remedy.INVESTIGATE,
-                f"what was printed is no answer of dcgmi diag{self._format_code()}",
-            )
         if text:
             return _Conclusion(
                 Outcome.ERROR,
