@@ -13,8 +13,9 @@ def to_int(value: object) -> int | None:
     """None if the value is no integer of up to nine digits, nor the text of one."""
     if isinstance(value, str) and len(value) < 12 and value.strip().isdecimal():
         value = int(value)
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_int and isinstance(value, int) and abs(value) < 10**9 else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if abs(value) < 10**9 else None
 
 
 def to_index(value: object) -> int | None:

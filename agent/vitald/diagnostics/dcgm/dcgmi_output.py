@@ -7,7 +7,7 @@ object stands before it. Without -j it prints a table.
 
 Each object that begins a line is decoded once, the first one first. One that is no document, cannot
 be decoded or leaves a part of a document beside it makes the output `broken`: what is not read may
-be the failure.
+be the failure. What captures the output limits its size.
 """
 
 from __future__ import annotations

@@ -13,13 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from vitald.diagnostics.dcgm.conversion import (
-    to_index,
-    to_int,
-    to_serial,
-    to_text,
-    to_word,
-)
+from vitald.diagnostics.dcgm.conversion import to_index, to_int, to_serial, to_text, to_word
 
 Json = dict[str, object]
 GPU, CPU = "gpu", "cpu"

@@ -6,12 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from vitald.diagnostics.dcgm.document import (
-    GPU,
-    DcgmTest,
-    DeviceResult,
-    Message,
-)
+from vitald.diagnostics.dcgm.document import GPU, DcgmTest, DeviceResult, Message
 from vitald.diagnostics.dcgm.meanings import KIND, UNCLEAR, Meaning
 from vitald.diagnostics.dcgm.run_context import FAILING, SKIPPED, RunContext, get_device_name
 from vitald.model.diagnostic import Fault

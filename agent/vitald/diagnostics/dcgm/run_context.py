@@ -6,19 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 
 from vitald.diagnostics.dcgm.dcgmi_output import DcgmOutput
-from vitald.diagnostics.dcgm.document import (
-    GPU,
-    DcgmDocument,
-    DcgmTest,
-    DeviceResult,
-    merge_tests,
-)
-from vitald.diagnostics.dcgm.known_outputs import (
-    Tables,
-    Version,
-    load_tables,
-    parse_version,
-)
+from vitald.diagnostics.dcgm.document import GPU, DcgmDocument, DcgmTest, DeviceResult, merge_tests
+from vitald.diagnostics.dcgm.known_outputs import Tables, Version, load_tables, parse_version
 from vitald.diagnostics.dcgm.meanings import Meanings
 
 OLDEST: Version = (3, 1)  # the oldest version whose output is read
@@ -52,22 +41,13 @@ class RunContext:
         self.version: Version = parse_version(
             self.find_last(lambda document: document.version)
         ) or ((4,) if self.entities else OLDEST)
-        self.wrong = tuple(
-            dict.fromkeys(what for document in printed.documents for what in document.wrong)
-        )
-        self.device_ids: tuple[str, ...] = next(
-            (
-                document.device_ids
-                for document in reversed(printed.documents)
-                if document.device_ids
-            ),
-            (),
-        )
+        self.wrong = [what for document in printed.documents for what in document.wrong]
+        device_ids = (document.device_ids for document in reversed(printed.documents))
+        self.device_ids: tuple[str, ...] = next(filter(None, device_ids), ())
 
     def find_last(self, of: Callable[[DcgmDocument], str]) -> str:
         """The last non-empty value of a field of the documents; "" if there is none."""
-        words = map(of, reversed(self.printed.documents))
-        return next((str(word) for word in words if word), "")
+        return next(filter(None, map(of, reversed(self.printed.documents))), "")
 
 
 def explain_age(version: Version) -> str:
@@ -86,15 +66,12 @@ def is_whole_level(tests: Collection[str], version: str) -> bool:
     """Whether all tests of that level are there: if not, some were requested by name, or did not
     run.
     """
-    there, level, number = (
-        {name.casefold() for name in tests},
-        find_level(tests),
-        parse_version(version),
-    )
+    there, level = {name.casefold() for name in tests}, find_level(tests)
+    number = parse_version(version) or OLDEST
     due = [
         row
         for row in load_tables().tests
-        if not row.optional and row.gpus == 1 and row.is_due(level, number or OLDEST)
+        if not row.optional and row.gpus == 1 and row.is_due(level, number)
     ]
     return all(any(name.casefold() in there for name in row.names) for row in due)
 
