@@ -113,13 +113,15 @@ class _TableReader:
         metadata = {name: to_word(value) for name, value in self._metadata.items()}
         ids = self._metadata.get("GPU Device IDs Detected", "").split(",")
         device_ids = tuple(filter(None, map(to_word, ids)))
-        tests = [test.build_test(len(device_ids)) for test in self._tests]
+        named = [test for test in self._tests if test.name]
+        tests = [test.build_test(len(device_ids)) for test in named]
         return DcgmDocument(
             tests=tuple(merge_tests(tests).values()),
             version=metadata.get("DCGM Version", ""),
             driver=metadata.get("Driver Version Detected", ""),
             device_ids=device_ids,
             entities=any(test.names_entities for test in self._tests),
+            wrong=() if named == self._tests else ("a text belongs to no test",),
         )
 
 
