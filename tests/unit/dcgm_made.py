@@ -107,7 +107,7 @@ def old(
     models: Sequence[str] = ("2330", "2330"),
 ) -> Json:
     """A document of 3.x. `deployment`: the results of some of these tests; all others pass. Without
-    a version it is one of 2.x.
+    a version it is one of 3.0.
     """
     software = [
         {"name": name, "results": (deployment or {}).get(name, [{"status": "Pass"}])}

@@ -13,7 +13,8 @@ import pytest
 
 from tests import dcgmi
 from tests.trees import NVIDIA, Tree
-from tests.unit.builders import DCGM_SAMPLES, catalogue, finding, gpu
+from tests.unit import dcgm_made
+from tests.unit.builders import catalogue, finding, gpu
 from tests.unit.checking import config, printed
 from tests.unit.diagnostics_house import House, Tested, ask, quick, told
 from vitald.core.node_state import NodeState
@@ -140,7 +141,7 @@ def test_a_document_of_half_of_the_gpus_is_no_pass(
 
 
 def test_a_document_without_any_gpu_is_of_those_of_the_host_engine(station: Station) -> None:
-    old = (DCGM_SAMPLES / "diag-2.x-level1.stdout").read_text()
+    old = json.dumps(dcgm_made.old(version=None))
     assert outcome_of(station.run_dcgm(old)) == PASS
     assert outcome_of(station.run_dcgm(old, engine=4)) == LEFT_OUT
     run = station.run_dcgm(old, engine=0)

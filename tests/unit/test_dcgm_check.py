@@ -78,6 +78,14 @@ def test_a_run_that_passes() -> None:
     assert (engine.command.deadline_s, engine.command.grace_s) == (1800.0, GRACE_S)
 
 
+def test_a_version_that_is_too_old_is_not_run() -> None:
+    engine = Engine(version="3.0.4")
+    report = engine.run()
+    assert (report.outcome, report.remedy) == (Outcome.ERROR, Remedy.FIX_CONFIG)
+    assert "3.0.4" in report.reason and report.dcgm_version == "3.0.4"
+    assert [command.argv[1] for command in engine.asked] == ["--version"]
+
+
 def test_options_that_only_some_versions_have() -> None:
     versions: dict[str, tuple[str, ...]] = {
         "3.3.7": (),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.builders import DCGM_SAMPLES
 from tests.unit.dcgm_made import a_test, level2, new, old, passing, read, refused, warning
 from vitald.diagnostics.dcgm.dcgmi_output import read_output
-from vitald.model.words import Outcome
+from vitald.model.words import Outcome, Remedy
 
 PRINTED = (DCGM_SAMPLES / "printed-4.5.stdout").read_text(
     encoding="utf-8"
@@ -32,11 +32,10 @@ def test_noise_around_a_document_changes_nothing() -> None:
         "",
         "\n\n",
         "WARNING: Failed to acquire log file lock.\n",
-        "[x] handle {0x7f} busy\n{0x80} busy\n",
-        '{"level":"info"}\n',
+        "[x] handle {0x7f} busy\n",
         "\ufeff",
     )
-    after = ("", "\n", "\n\n===RC===\nrc=0\n", '\n{"level":"info"}\n', "\n{not json}\n")
+    after = ("", "\n", "\n\n===RC===\nrc=0\n")
     wrong = [
         text
         for document in (PRINTED, json.dumps(WELL), json.dumps(OLD, indent=2))
@@ -44,6 +43,14 @@ def test_noise_around_a_document_changes_nothing() -> None:
         if ((report := read(text)).outcome, report.reason) != (Outcome.PASS, "")
     ]
     assert wrong == []
+
+
+def test_what_is_not_understood_beside_a_document_may_be_the_failure() -> None:
+    well = json.dumps(WELL)
+    around = ("{0x80} busy", '{"level":"info"}', "{}", '"status": "Fail"}', "]", '"results": [')
+    beside = [*(f"{text}\n{well}" for text in around), *(f"{well}\n{text}" for text in around)]
+    assert [text for text in beside if "no whole document" not in read(text).reason] == []
+    assert {read(text).outcome for text in beside} == {Outcome.ERROR}
 
 
 def test_a_document_that_a_wrapper_indented_is_found() -> None:
@@ -93,11 +100,21 @@ def test_a_shape_that_no_version_has_is_no_verdict() -> None:
     ] == []
 
 
-def test_findings_at_a_root_of_no_known_shape_are_worth_a_look_only() -> None:
-    damaged = {"DCGM GPU Diagnostic": ILL["DCGM Diagnostic"]["test_categories"]}
-    report = read(damaged, 205)
-    assert (report.outcome, report.replacement_required) == (Outcome.ERROR, False)
-    assert [fault.code for fault in report.faults] == ["dcgm/unclear"]
+def test_a_document_with_the_fields_of_two_generations_is_no_verdict() -> None:
+    mixed = [{**OLD, "entity_groups": []}, {**OLD, "metadata": {}}, {**WELL, **OLD}]
+    mixed += [{**WELL, "GPU Device IDs": []}, {**WELL, "iterations": [WELL]}]
+    summary = copy.deepcopy(OLD)
+    summary["DCGM GPU Diagnostic"]["test_categories"][1]["tests"][0]["test_summary"] = {}
+    reports = [read(output) for output in (*mixed, summary)]
+    assert [report.outcome for report in reports] == [Outcome.ERROR] * 6
+
+
+def test_an_old_version_is_refused_and_named() -> None:
+    for version in ("2.4.8", "3.0.4"):
+        report = read(old(*level2(), version=version))
+        assert (report.outcome, report.remedy) == (Outcome.ERROR, Remedy.FIX_CONFIG)
+        assert version in report.reason and "3.1" in report.reason
+    assert read(old(*level2(), version="3.1.0")).outcome is Outcome.PASS
 
 
 def test_a_failure_stands_in_a_document_that_is_odd_elsewhere() -> None:
@@ -113,36 +130,41 @@ def test_a_failure_stands_in_a_document_that_is_odd_elsewhere() -> None:
 def test_warnings_in_all_their_forms() -> None:
     values: list[object] = [
         "warnings",
-        ["warnings"],
         [{"warning": "warnings"}],
         [{"warnings": "warnings"}],
-        [None, "warnings"],
-        {"warning": "warnings"},
-        [{"warning": ["war", "nings"]}],
+        [None, {"warning": "warnings"}],
     ]
     for value in values:
         said = {"gpu_ids": "1", "status": "Fail", "warnings": value, "error_id": 52}
         output = old(a_test("PCIe", {}), {"name": "GPU Memory", "results": [said]})
+        del output["DCGM GPU Diagnostic"]["test_categories"][1]["tests"][0]["test_summary"]
         (result,) = read_output(json.dumps(output)).documents[0].tests[-1].results
         assert (result.group, result.index, result.status) == ("gpu", 1, "Fail"), value
-        texts = [message.text.replace(" ", "") for message in result.messages]
-        assert texts == ["warnings"], value
+        assert [message.text for message in result.messages] == ["warnings"], value
 
 
-def test_a_number_without_a_text_is_a_finding() -> None:
-    results = [{"gpu_id": "0", "status": "Pass"}, {"gpu_id": "1", "status": "Fail", "error_id": 52}]
-    report = read(old(level2()[0], {"name": "GPU Memory", "results": results}), 205)
-    assert (report.outcome, report.culprits) == (Outcome.FAIL, (1,))
-    assert report.faults[0].code == "dcgm/52"
+def test_a_warning_of_another_form_is_no_pass() -> None:
+    forms: list[dict[str, object]] = [{"warnings": one} for one in (3, {}, ["x"], [["x"]], [3])]
+    forms += [{"warnings": [{"warning": "x", "error_id": one}]} for one in ("x", [], 1.5, True)]
+    forms += [{"warnings": [{"warning": 3}]}, {"warning": "x"}, {"error_id": 52}]
+    forms += [{"error_id": 52, "warnings": []}]
+    for form in forms:
+        result = {"gpu_id": "1", "status": "Pass", **form}
+        output = old(level2()[0], {"name": "GPU Memory", "results": [result]})
+        assert read(output).outcome is Outcome.ERROR, form
+        of_entity = a_test("memory", {0: "Pass", 1: "Pass"})
+        of_entity["results"][1] |= form
+        assert read(new(of_entity, *passing("pcie"))).outcome is Outcome.ERROR, form
 
 
-def test_hostile_output_is_read_soon_and_is_no_pass() -> None:
+def test_hostile_output_is_no_pass() -> None:
     result = '{"entity_id": 1e999, "status": "Pass"}'
     tests = f'[{{"category": "x", "tests": [{{"name": "software", "results": [{result}]}}]}}]'
     texts = {
         "nested": '{"DCGM Diagnostic":' + "[" * 100_000,
         "nested lines": '{"a":\n' * 300_000,
         "braces": "{\n" * 1_000_000,
+        "one long line": '{"DCGM Diagnostic": {' + '"a":[' * 500_000,
         "digits": '{"DCGM Diagnostic": ' + "9" * 100_000 + "}",
         "NaN": '{"DCGM Diagnostic": NaN}',
         "infinity": f'{{"DCGM Diagnostic": {{"test_categories": {tests}}}}}',

@@ -41,7 +41,6 @@ def test_a_key_that_stands_twice_hides_nothing() -> None:
         assert once in text
         report = read(text.replace(once, twice, 1), 0, 1)
         assert (report.outcome, "stands twice" in report.reason) == (ERROR, True), once
-    assert read('{"a": 1, "a": 2}\n' + text, 0, 1).outcome is PASS  # another tool's
 
 
 def test_no_other_exit_code_than_0_lets_it_pass_nor_takes_a_failure_back() -> None:
@@ -123,18 +122,8 @@ def test_names_are_no_templates() -> None:
         assert (report.outcome, report.culprits, name in report.reason) == (FAIL, (0,), True)
 
 
-def test_iterations_and_categories_beyond_the_limits_are_no_pass() -> None:
-    small = {
-        "DCGM Diagnostic": {
-            "test_categories": [{"category": "Deployment", "tests": [{"name": "software"}]}]
-        }
-    }
-    many = read({"iterations": [small] * 4100, "Overall Result": "Pass"}, 0, 1)
-    assert (many.outcome, many.reason) == (ERROR, "4 of 4100 iterations did not run")
-    padded = new()
-    padded["DCGM Diagnostic"]["test_categories"] += [
-        {"category": "x", "tests": []}
-    ] * 300 + LAST_FAILS["DCGM Diagnostic"]["test_categories"]
+def test_more_tests_than_any_version_has_are_no_pass() -> None:
+    padded = new(*passing(*(f"test {number}" for number in range(300))))
     assert read(padded, 0, 1).outcome is ERROR
 
 
@@ -143,26 +132,16 @@ def test_what_is_no_whole_document_is_no_pass() -> None:
     busy = refused("Error: Unable to complete diagnostic. Return: (-39) busy")
     for output, said in (
         ({"DCGM Diagnostic": {"test_categories": []}}, "holds no tests"),
-        ({"status": "Pass", "gpus": [{"status": "Pass"}]}, "no answer of dcgmi diag"),
-        ({"tool": "other", "output": PASSING}, "no answer of dcgmi diag"),
+        ({"status": "Pass", "gpus": [{"status": "Pass"}]}, "does not print"),
+        ({"tool": "other", "output": PASSING}, "does not print"),
         (rounds[:-700], "cut off"),
-        (rounds.split("[", 1)[1].strip(), "only a part"),
+        (json.dumps([PASSING, PASSING], indent=0)[1:], "a part of something"),
         (json.dumps(PASSING) + "\n" + json.dumps(LAST_FAILS)[:-90], "cut off"),
-        (json.dumps(busy) + "\n" + json.dumps(PASSING), "another diagnostic"),
+        (f'{json.dumps(busy)}\n{{"iterations": [null]}}', "another diagnostic"),
+        ({"iterations": []}, "no iterations"),
     ):
         report = read(output, 0, 1)
         assert (report.outcome, said in report.reason) == (ERROR, True), report.reason
-
-
-def test_nothing_takes_long_to_be_refused() -> None:
-    """A parser that takes quadratic time runs into the test's timeout."""
-    texts = {
-        "mistakes": '{"x" y}\n' * 1_000_000 + json.dumps(PASSING),
-        "quotes": '{"\n' * 400_000,
-        "deep lines": ('{"a":[' + "1," * 200 + "\n") * 20_000,
-        "keys": "{" + ",".join(f'"k{number % 299_999}":1' for number in range(300_000)) + "}",
-    }
-    assert [how for how, text in texts.items() if read(text, 0, 1).outcome is not ERROR] == []
 
 
 def test_an_old_gpu_that_is_named_twice_in_its_text_is_blamed_once() -> None:

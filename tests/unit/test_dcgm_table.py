@@ -103,6 +103,16 @@ def test_an_error_of_no_test_is_that_of_its_section() -> None:
     assert (report.outcome, report.culprits) == (Outcome.FAIL, (3,))
 
 
+def test_an_error_before_the_first_section_is_no_pass() -> None:
+    software = rows(*((name, "Pass") for name in DEPLOYMENT))
+    title, line, head = HEAD.format(version="3.3.5", ids="20b5").partition("|-----  Metadata")
+    passing = software, HARDWARE, rows(("GPU Memory", "Pass - All"), ("PCIe", "Pass - All")), END
+    for text, outcome in (("", Outcome.PASS), (rows(("Error", "x")), Outcome.ERROR)):
+        assert (
+            read_report("".join((title, text, line, head, *passing)), meanings()).outcome is outcome
+        )
+
+
 def test_a_table_that_is_cut_off_is_no_pass() -> None:
     software = rows(*((name, "Pass") for name in DEPLOYMENT))
     passing = software, HARDWARE, rows(("GPU Memory", "Pass - All"), ("PCIe", "Pass - All"))

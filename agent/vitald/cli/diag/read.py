@@ -121,12 +121,14 @@ def _detect_command(printed: bytes, arguments: argparse.Namespace) -> str:
     from vitald.diagnostics.dcgm import dcgmi_output, short_answers
     from vitald.diagnostics.run import tool
 
-    found = dcgmi_output.read_output(printed)
-    if found.documents or found.broken or arguments.level is not None:
+    if arguments.level is not None:
         return "diag"
     text = printed[:1_000_000].decode("utf-8", "replace")
     if "body" in (tool.find_document(text) or {}) or short_answers.has_no_watches(text):
         return "health"
+    found = dcgmi_output.read_output(printed)
+    if found.documents or found.broken:
+        return "diag"
     if short_answers.find_gpu_count(text) is not None:
         return "discovery"
     if short_answers.find_version(text):

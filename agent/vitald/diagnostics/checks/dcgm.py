@@ -26,6 +26,7 @@ from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.dcgm import reading, short_answers
 from vitald.diagnostics.dcgm.known_outputs import parse_version
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
+from vitald.diagnostics.dcgm.run_context import explain_age
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.settings import DcgmSettings
 from vitald.model.diagnostic import Fault, Report, RunRequest
@@ -96,6 +97,14 @@ class DcgmCheck:
         version, stopped = await self._read_version(program, execute)
         if stopped is not None:
             return stopped
+        known = parse_version(version)
+        if known and (too_old := explain_age(known)):
+            return Report(
+                outcome=Outcome.ERROR,
+                reason=too_old,
+                remedy=Remedy.FIX_CONFIG,
+                dcgm_version=clean_line(version),
+            )
         engine = await execute(
             Command(argv=(program, *short_answers.LIST_GPUS), deadline_s=_ANSWER_S)
         )

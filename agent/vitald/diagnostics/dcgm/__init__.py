@@ -2,9 +2,9 @@
 Reads the output of dcgmi.
 
     dcgmi_output   the documents in what was printed, whatever surrounds them
-    document       one document in one normal form, for all versions
+    document       one document in one normal form, for both generations
     conversion     single values of a document
-    printed_table  the table of a run without -j as a document
+    printed_table  the table of a run without -j, as a document
     run_context    one run: its documents, exit code, level and GPUs
     meanings       what a message means, by the catalogue
     faults         the faults that the documents report, and those that a bare failure implies

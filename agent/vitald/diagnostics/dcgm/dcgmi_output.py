@@ -1,36 +1,29 @@
 """
-Finds the documents in the output of `dcgmi diag`, whatever surrounds them, with iterations.
+Finds the documents in the output of `dcgmi diag`, whatever surrounds them.
 
-A document is an object that begins a line and has a key that begins with `DCGM `, or `iterations`.
-An object inside another one is never taken for a document: one that was cut off is full of complete
-objects.
+With -j it prints one document, perhaps below lines of libraries and above those of a wrapper. With
+`--iterations` that is an object with all documents; where an iteration could not run, its error
+object stands before it. Without -j it prints a table.
 
-Without -j it prints a table, which is read as far as it says the same.
+Each object that begins a line is decoded once, the first one first. One that is no document, cannot
+be decoded or leaves a part of a document beside it makes the output `broken`: what is not read may
+be the failure. What captures the output limits its size.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vitald.diagnostics.dcgm.conversion import to_word
-from vitald.diagnostics.dcgm.document import MAX_RESULTS, DcgmDocument, read_document
+from vitald.diagnostics.dcgm.document import ROOTS, DcgmDocument, Json, read_document
 from vitald.diagnostics.dcgm.printed_table import parse_table
 
-_MAX_DOCUMENTS = 256
-_MAX_OUTSIDE = 8192  # characters kept at each end of the text around the documents
-_FIRST_COLUMN = re.compile(r'^\{(?=\s*["}])', re.MULTILINE)
-_ANY_COLUMN = re.compile(r'^[ \t]+\{(?=\s*["}])', re.MULTILINE)
-# Keys of a document whose beginning was lost
-_LEFT_OVER = re.compile(
-    r'"(?:test_categories|test_summary|entity_group_id|error_severity|runtime_error)"\s*:'
-    r'|"results"\s*:\s*\['
-)
-_DOCUMENT_START = re.compile(
-    r'\{\s*"(?:DCGM |iterations"|Overall Result"|entity_groups"|metadata"|test_categories")'
-)
+_ITERATIONS = "iterations"
+_BEGINNING = re.compile(r"^[ \t]*(?=\{)", re.MULTILINE)
+# A key, or the end of something larger, in the text around documents
+_PART = re.compile(r'"[\w ]+"\s*:|^[ \t]*[\]},]|[\[,]\s*\Z', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,197 +35,88 @@ class DcgmOutput:
     not_run: int = 0  # iterations without a document
     failed: bool = False  # the iterations' own overall result
     broken: str = ""  # why something that should be a document cannot be read
-    outside: str = ""  # the text around the documents, shortened
+    outside: str = ""  # the text around the documents
 
 
 def read_output(printed: bytes | str) -> DcgmOutput:
     """Reads any output. Never raises."""
     text = printed.decode("utf-8", "replace") if isinstance(printed, bytes) else printed
-    text = text.replace("\x00", " ").lstrip("\ufeff")
-    found = _DocumentFinder(text)
-    found.find_objects(_FIRST_COLUMN)
-    if not found.objects and not found.broken:
-        found.find_objects(_ANY_COLUMN)  # a wrapper has indented everything
-    outside = found.collect_outside()
+    values, outside, broken = _decode_objects(text.lstrip("\ufeff"))
     documents: list[DcgmDocument] = []
-    announced = not_run = 0
+    iterations = not_run = 0
     failed = False
-    for value in found.objects:
-        if "iterations" in value:
-            whole = value["iterations"]
-            rounds = whole if isinstance(whole, list) else [None]
-            announced += len(rounds)
-            failed = failed or (
-                "Overall Result" in value and to_word(value["Overall Result"]).lower() != "pass"
-            )
-            for iteration in rounds[:MAX_RESULTS]:
-                if isinstance(iteration, dict) and _has_root(iteration):
-                    documents.append(read_document(iteration))
-                else:
-                    not_run += 1
-            not_run += max(not rounds, len(rounds) - MAX_RESULTS)
-        if _has_root(value):
-            documents.append(read_document(value))
-    if not found.objects and not found.broken:
-        shown, is_whole = parse_table(text)
-        if shown is not None:
-            documents.append(read_document(shown))
-            found.broken = "" if is_whole else "the table is cut off before its end"
+    for value in values:
+        rounds = value.get(_ITERATIONS, [value])
+        if not isinstance(rounds, list) or not rounds:
+            broken = broken or "there are no iterations in it"
+            continue
+        ran = [one for one in rounds if isinstance(one, dict) and _is_document(one)]
+        documents += map(read_document, ran)
+        if _ITERATIONS in value:
+            iterations += len(rounds)
+            not_run += len(rounds) - len(ran)
+            failed = failed or value.get("Overall Result", "Pass") != "Pass"
+    if not values and not broken:
+        table, is_whole = parse_table(text)
+        documents += [table] if table is not None else []
+        broken = "" if is_whole else "the table is cut off before its end"
     return DcgmOutput(
         documents=tuple(documents),
-        iterations=announced,
+        iterations=iterations,
         not_run=not_run,
         failed=failed,
-        broken=found.broken,
+        broken=broken,
         outside=outside,
     )
 
 
-class _UncountedText(str):
-    """The json module counts the lines before each error, which takes minutes for a million errors
-    and is not used.
-    """
-
-    __slots__ = ()
-
-    def count(self, *_: object) -> int:
-        return 0
-
-    def rfind(self, *_: object) -> int:
-        return -1
-
-    def rindex(self, *_: object) -> int:
-        return 0
-
-
-class _DocumentFinder:
-    """Finds documents at the beginnings of lines."""
-
-    def __init__(self, text: str) -> None:
-        self.text = _UncountedText(text)
-        self.objects: list[dict[str, object]] = []
-        self.broken = ""
-        self._twice = ""  # a key that the last decoded object has twice
-        self._spans: list[tuple[int, int]] = []
-        self._decoder = json.JSONDecoder(
-            object_pairs_hook=self._build_object,
-            parse_int=_parse_int,
-            parse_float=_parse_float,
-            parse_constant=_drop_constant,
-            strict=False,
-        )
-        # Limits all attempts together to a few passes over the text, since each may read far
-        # before it fails
-        self._patience = 4 * len(text) + 100_000
-
-    def find_objects(self, beginnings: re.Pattern[str]) -> None:
-        after = 0
-        for match in beginnings.finditer(self.text):
-            start = match.end() - 1
-            if start < after:
-                continue
-            if self._patience < 0:
-                self.broken = self.broken or "too garbled to be read"
-                return
-            self._twice = ""
-            try:
-                value, end = self._decoder.raw_decode(self.text, start)
-            except RecursionError:
-                # dcgmi prints nothing like it; every line of it would fail in the same way
-                self.broken = "nested too deeply"
-                return
-            except ValueError as error:
-                reached = getattr(error, "pos", start)
-                self._patience -= reached - start + 64
-                cut_off = self._cut_off(error, reached)
-                if cut_off or _DOCUMENT_START.match(self.text, start):
-                    self.broken = (
-                        "cut off before its end"
-                        if cut_off
-                        else f"not JSON from character {reached - start} on"
-                    )
-                if cut_off:
-                    return  # the rest lies inside it
-                continue
-            after = end
-            self._patience -= end - start
-            self._take_object(value, start, end)
-
-    def _take_object(self, value: object, start: int, end: int) -> None:
-        if not isinstance(value, dict) or not ("iterations" in value or _has_root(value)):
-            return
-        if self.text[end : end + 1024].lstrip()[:1] in tuple(",]}") or self.text[
-            max(0, start - 1024) : start
-        ].rstrip()[-1:] in tuple(",["):
-            self.broken = "only a part of something larger"
-            return
-        if len(self.objects) >= _MAX_DOCUMENTS:
-            self.broken = "too many documents"
-            return
-        if self._twice:
-            self.broken = f"{self._twice} stands twice in one object"
-        self.objects.append(value)
-        self._spans.append((start, end))
-
-    def _build_object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        """No version prints a key twice; one of the two values, perhaps the failure, would be
-        lost.
-        """
-        value = dict(pairs)
-        if len(value) < len(pairs):
-            self._twice = to_word(_find_repeated(key for key, _ in pairs)) or "a key"
-        return value
-
-    def _cut_off(self, error: ValueError, reached: int) -> bool:
-        rest = self.text[reached : reached + 64].strip()
-        return str(error).startswith("Unterminated string") or (
-            len(rest) < 6 and reached + 64 >= len(self.text)
-        )
-
-    def collect_outside(self) -> str:
-        pieces, at = [], 0
-        for start, end in [*self._spans, (len(self.text), 0)] if self._spans else ():
-            if not self.broken and _LEFT_OVER.search(self.text, at, start):
-                self.broken = "a part of another document stands beside it"
-            at = end
-        at = 0
-        for start, end in self._spans:
-            pieces.append(_shorten_text(self.text[at:start]))
-            at = end
-        if not self._spans and self.broken:
-            return _shorten_text(self.text[: self.text.find("{")])
-        pieces.append(_shorten_text(self.text[at:]))
-        return "\n".join(piece for piece in pieces if piece)[: 4 * _MAX_OUTSIDE]
+def _decode_objects(text: str) -> tuple[list[Json], str, str]:
+    """The objects that begin a line, the text around them, and why one of them cannot be read."""
+    decoder = json.JSONDecoder(object_pairs_hook=_build_object)
+    values: list[Json] = []
+    pieces: list[str] = []
+    broken = ""
+    at = 0
+    while not broken and (beginning := _BEGINNING.search(text, at)) is not None:
+        pieces.append(text[at : beginning.start()])
+        try:
+            value, at = decoder.raw_decode(text, beginning.end())
+        except RecursionError:
+            broken = "nested too deeply"
+        except ValueError as error:
+            broken = _explain_error(error, text, beginning.end())
+        else:
+            values.append(value)
+            broken = "" if _is_output(value) else "an object that dcgmi diag does not print"
+    if not broken:
+        pieces.append(text[at:])
+        if values and any(map(_PART.search, pieces)):
+            broken = "a part of something larger stands beside it"
+    return values, "\n".join(filter(None, map(str.strip, pieces))), broken
 
 
-def _find_repeated(keys: Iterable[str]) -> str:
-    """The first key that stood before; "" if there is none."""
-    seen: set[str] = set()
-    for key in keys:
-        if key in seen:
-            return key
-        seen.add(key)
-    return ""
+def _build_object(pairs: list[tuple[str, object]]) -> Json:
+    """One of two values of the same key, perhaps the failure, would be lost."""
+    value: Json = {}
+    for key, one in pairs:
+        if key in value:
+            raise ValueError(f"{to_word(key) or 'a key'} stands twice in one object")
+        value[key] = one
+    return value
 
 
-def _shorten_text(text: str) -> str:
-    text = text.strip()
-    return (
-        text if len(text) <= 2 * _MAX_OUTSIDE else f"{text[:_MAX_OUTSIDE]}\n{text[-_MAX_OUTSIDE:]}"
-    )
+def _explain_error(error: ValueError, text: str, start: int) -> str:
+    if not isinstance(error, json.JSONDecodeError):
+        return to_word(str(error))
+    if error.msg.startswith("Unterminated string") or error.pos >= len(text.rstrip()):
+        return "cut off before its end"
+    return f"not JSON from character {error.pos - start} on"
 
 
-def _parse_int(digits: str) -> int | None:
-    return int(digits) if len(digits) < 19 else None
+def _is_document(value: Json) -> bool:
+    return sum(root in value for root in ROOTS) == 1
 
 
-def _parse_float(digits: str) -> float | None:
-    return float(digits) if len(digits) < 64 else None
-
-
-def _drop_constant(_: str) -> None:
-    """Drops NaN and infinities, which no version prints."""
-
-
-def _has_root(value: dict[str, object]) -> bool:
-    return any(key.startswith("DCGM ") for key in value)
+def _is_output(value: Json) -> bool:
+    """Whether it is either a document, or the object with those of all iterations."""
+    return sum(key in value for key in (*ROOTS, _ITERATIONS)) == 1

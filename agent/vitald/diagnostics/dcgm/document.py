@@ -1,26 +1,26 @@
 """
-Brings one document of `dcgmi diag -j` of all versions to one normal form: 2.x, 3.0 to 3.3, 4.x,
-error objects. Statuses and texts stay as they were printed.
+Brings one document of `dcgmi diag -j` to one normal form. The key of its root names the generation:
+
+    DCGM GPU Diagnostic   up to 3.3: results by GPU; the software checks name none
+    DCGM Diagnostic       4.x: results by entity, and a summary of each test
+
+Error objects have the same roots. Statuses and texts stay as they were printed. What no version
+prints is not interpreted: the test, or else the document, is left out and named in `wrong`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
-from vitald.diagnostics.dcgm.conversion import (
-    MAX_GPUS,
-    to_index,
-    to_int,
-    to_serial,
-    to_text,
-    to_word,
-)
+from vitald.diagnostics.dcgm.conversion import to_index, to_int, to_serial, to_text, to_word
 
+Json = dict[str, object]
 GPU, CPU = "gpu", "cpu"
-
-_GROUPS = {1: GPU, 7: CPU}  # DCGM's numbers of entity groups
-_MAX_TESTS, MAX_RESULTS, _MAX_MESSAGES, _MAX_COMPLAINTS = 256, 4096, 4096, 8
+_OF_GPUS, _OF_ENTITIES = ROOTS = ("DCGM GPU Diagnostic", "DCGM Diagnostic")
+_DEVICE_KEYS = {"gpu_id": GPU, "gpu_ids": GPU, "cpu_id": CPU}  # up to 3.3
+_DRIVER = "Driver Version Detected"
+_MAX_TESTS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,283 +71,206 @@ class DcgmDocument:
     serials: dict[int, str] = field(default_factory=dict)  # by index; by position up to 3.x
     entities: bool = False  # 4.x: results name entities, and have summaries
     wrong: tuple[str, ...] = ()  # where its shape is that of no version
-    rejected: bool = False  # its root has the shape of no version
 
 
-def read_document(value: dict[str, object]) -> DcgmDocument:
-    """Raises nothing: what has another shape is a complaint in the document."""
-    return _DocumentReader(value).read_document()
+class _ShapeError(Exception):
+    """Something that no version prints, and where it stands."""
 
 
-class _DocumentReader:
-    """Reads the fields of one document; a field of a wrong type is left out, with a complaint."""
-
-    def __init__(self, value: dict[str, object]) -> None:
-        self.value = value
-        self.wrong: list[str] = []
-        self.rejected = False
-        self.messages = 0
-        self.tests: list[DcgmTest] = []
-        self.error: str | None = None
-        self.versions: list[object] = []
-        roots = [(key, root) for key, root in value.items() if key.startswith("DCGM ")]
-        self.roots = roots
-        self.entities = "entity_groups" in value or any(
-            key.startswith("DCGM Diagnostic") for key, _ in roots
-        )
-
-    def add_complaint(self, what: str) -> None:
-        if len(self.wrong) < _MAX_COMPLAINTS:
-            self.wrong.append(what)
-
-    def read_document(self) -> DcgmDocument:
-        for key, root in self.roots:
-            self.read_root(key, root)
-        metadata = self.value.get("metadata")
-        metadata = metadata if isinstance(metadata, dict) else {}
-        driver_key = "Driver Version Detected"
-        gpus = list(self.list_gpus())
-        return DcgmDocument(
-            tests=tuple(_merge_repeated(self.tests)),
-            error=self.error,
-            version=_find_word(self.value.get("version"), *self.versions, metadata.get("version")),
-            driver=_find_word(self.value.get(driver_key), metadata.get(driver_key)),
-            device_ids=tuple(
-                filter(None, map(to_word, (*self.list_old_ids(), *(gpu[1] for gpu in gpus))))
-            ),
-            gpus=tuple(sorted({index for index, _, _ in gpus})),
-            serials={
-                **self.read_old_serials(),
-                **{index: word for index, _, serial in gpus if (word := to_serial(serial))},
-            },
-            entities=self.entities,
-            wrong=tuple(self.wrong),
-            rejected=self.rejected,
-        )
-
-    def read_root(self, key: str, root: object) -> None:
-        """The object, or in some wrong shapes the list, that holds the tests."""
-        if isinstance(root, list):
-            self.rejected = True
-            self.add_complaint(f"{to_word(key)} is a list")
-            self.tests += self.read_categories(root)
-            return
-        if not isinstance(root, dict):
-            self.rejected = True
-            self.add_complaint(f"{to_word(key)} holds no object")
-            return
-        self.versions.append(root.get("version"))
-        if "runtime_error" in root:
-            self.error = to_text(root["runtime_error"]) or "an error without a text"
-        if "test_categories" in root:
-            if not isinstance(root["test_categories"], list):
-                self.add_complaint("test_categories is no list")
-            self.tests += self.read_categories(root["test_categories"])
-        elif "runtime_error" not in root:
-            self.add_complaint("it holds no tests")
-
-    def list_old_ids(self) -> list[object]:
-        ids = self.value.get("GPU Device IDs")
-        return ids[:MAX_GPUS] if isinstance(ids, list) else []
-
-    def read_old_serials(self) -> dict[int, str]:
-        serials = self.value.get("GPU Device Serials")
-        pairs = (
-            [(to_int(key), to_serial(serial)) for key, serial in serials.items()]
-            if isinstance(serials, dict)
-            else []
-        )
-        return {index: serial for index, serial in pairs[:MAX_GPUS] if index is not None and serial}
-
-    def list_gpus(self) -> Iterator[tuple[int, object, object]]:
-        """Index, device id and serial number of the GPUs that the document lists."""
-        groups = self.value.get("entity_groups")
-        for group in groups if isinstance(groups, list) else []:
-            if not isinstance(group, dict) or _get_group_name(group) != GPU:
-                continue
-            entities = group.get("entities")
-            for entity in entities[:MAX_GPUS] if isinstance(entities, list) else []:
-                if (
-                    isinstance(entity, dict)
-                    and (index := to_index(entity.get("entity_id"))) is not None
-                ):
-                    yield index, entity.get("device_id"), entity.get("serial_num")
-
-    def read_categories(self, value: object) -> Iterator[DcgmTest]:
-        if isinstance(value, list) and len(value) > _MAX_TESTS:
-            self.add_complaint("too many categories")
-        for category in value[:_MAX_TESTS] if isinstance(value, list) else []:
-            if category is None:
-                continue
-            if not isinstance(category, dict):
-                self.add_complaint("a category is no object")
-                continue
-            name = to_word(category.get("category"))
-            tests = category.get("tests")
-            if not isinstance(tests, list):
-                self.add_complaint(f"category {name or '?'} holds no list of tests")
-                continue
-            if len(tests) > _MAX_TESTS:
-                self.add_complaint("too many tests")
-            for test in tests[:_MAX_TESTS]:
-                found = self.read_test(test, name)
-                if found is not None:
-                    yield found
-
-    def read_test(self, value: object, category: str) -> DcgmTest | None:
-        if value is None:
-            return None
-        if not isinstance(value, dict) or not to_word(value.get("name")):
-            self.add_complaint("a test has no name")
-            return None
-        name = to_word(value["name"])
-        summary, results = self.read_parts(value, name)
-        # Up to 3.x the software checks concern no GPU; the index that they print is always 0.
-        nameless = category.lower() == "deployment" and not self.entities
-        of_test = [
-            DeviceResult(
-                status=self.read_status(summary.get("status"), name),
-                messages=tuple(self.read_messages(summary)),
-                info=tuple(_list_infos(summary)),
-            )
-        ]
-        by_device: list[DeviceResult] = []
-        for entry in results:
-            if entry is None:
-                continue  # an entry without a result
-            if not isinstance(entry, dict):
-                self.add_complaint(f"{name}: a result is no object")
-                continue
-            for result in self.read_result(entry, name, nameless=nameless):
-                (of_test if result.index is None else by_device).append(result)
-        return DcgmTest(
-            name=name,
-            category=category,
-            status=find_worst(result.status for result in of_test),
-            results=tuple(by_device),
-            messages=tuple(message for result in of_test for message in result.messages),
-            info=tuple(info for result in of_test for info in result.info),
-        )
-
-    def read_result(
-        self, value: dict[str, object], test: str, *, nameless: bool
-    ) -> list[DeviceResult]:
-        """The result for each device that it names, else one without a device.
-
-        `nameless`: only an entity id names a device.
-        """
-        result = DeviceResult(
-            status=self.read_status(value.get("status"), test),
-            messages=tuple(self.read_messages(value)),
-            info=tuple(_list_infos(value)),
-        )
-        if nameless and "entity_id" not in value:
-            return [result]
-        devices = self.read_devices(value, test)
-        return [replace(result, group=group, index=index) for group, index in devices] or [result]
-
-    def read_parts(
-        self, test: dict[str, object], name: str
-    ) -> tuple[dict[str, object], list[object]]:
-        """The summary and the results of a test; empty if they have another shape."""
-        summary = test.get("test_summary")
-        if summary is not None and not isinstance(summary, dict):
-            self.add_complaint(f"{name}: its summary is no object")
-        results = test.get("results")
-        if results is not None and not isinstance(results, list):
-            self.add_complaint(f"{name}: its results are no list")
-        results = results if isinstance(results, list) else []
-        if len(results) > MAX_RESULTS:
-            self.add_complaint(f"{name}: too many results")
-        return (summary if isinstance(summary, dict) else {}), results[:MAX_RESULTS]
-
-    def read_devices(self, result: dict[str, object], test: str) -> Iterator[tuple[str, int]]:
-        if "entity_id" in result or "entity_group" in result or "entity_group_id" in result:
-            index = to_index(result.get("entity_id"))
-            if index is None:
-                self.add_complaint(f"{test}: an entity without a number")
-            else:
-                yield _get_group_name(result), index
-            return
-        for key, group in (("cpu_id", CPU), ("gpu_id", GPU), ("gpu_ids", GPU)):
-            if key in result:
-                value = result[key]
-                for word in value.split(",")[:MAX_GPUS] if isinstance(value, str) else [value]:
-                    index = to_index(word)
-                    if index is None:
-                        self.add_complaint(f"{test}: {key} is no number")
-                    else:
-                        yield group, index
-                return
-
-    def read_status(self, value: object, test: str) -> str:
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            self.add_complaint(f"{test}: a status is no text")
-            return "?"
-        return to_word(value)
-
-    def read_messages(self, holder: dict[str, object]) -> Iterator[Message]:
-        """One text or a list of them, or of objects with the text as `warning` or `warnings`; the
-        error numbers stand in these objects, or beside.
-        """
-        beside = _get_error_numbers(holder)
-        value = holder.get("warnings", holder.get("warning"))
-        values = value if isinstance(value, list) else [value]
-        found = False
-        for warning in values:
-            if warning is None or warning == "":
-                continue
-            if self.messages >= _MAX_MESSAGES:
-                self.add_complaint("too many warnings")
-                return
-            self.messages += 1
-            found = True
-            if isinstance(warning, dict):
-                texts = warning.get("warning", warning.get("warnings"))
-                text = (
-                    " ".join(to_text(part) for part in texts)
-                    if isinstance(texts, list)
-                    else to_text(texts)
-                )
-                yield Message(text, *_get_error_numbers(warning))
-            else:
-                yield Message(to_text(warning), *beside)
-        if not found and beside[0]:
-            yield Message("", *beside)
+def read_document(value: Json) -> DcgmDocument:
+    """Reads an object that has one of the roots. Raises nothing: what has another shape is named in
+    the document.
+    """
+    entities = _OF_ENTITIES in value
+    read = _read_of_entities if entities else _read_of_gpus
+    try:
+        return read(value, _get_object(value, _OF_ENTITIES if entities else _OF_GPUS))
+    except _ShapeError as error:
+        return DcgmDocument(entities=entities, wrong=(str(error),))
 
 
-def _find_word(*values: object) -> str:
-    """The first of them that is a word; "" if none is."""
-    return next(filter(None, map(to_word, values)), "")
+# --- up to 3.3
 
 
-def _get_error_numbers(holder: dict[str, object]) -> tuple[int | None, int | None, int | None]:
-    return (
-        to_int(holder.get("error_id")),
-        to_int(holder.get("error_category")),
-        to_int(holder.get("error_severity")),
+def _read_of_gpus(value: Json, root: Json) -> DcgmDocument:
+    _refuse_keys(value, "entity_groups", "metadata")
+    tests, wrong = _read_tests(root, _read_test_of_gpus)
+    serials = {
+        _read_index(index): to_serial(serial)
+        for index, serial in _get_object(value, "GPU Device Serials").items()
+    }
+    return DcgmDocument(
+        tests=tests,
+        error=_find_error(root),
+        version=_find_version(value, root),
+        driver=to_word(value.get(_DRIVER)),
+        device_ids=tuple(filter(None, map(to_word, _get_list(value, "GPU Device IDs")))),
+        serials={index: serial for index, serial in serials.items() if serial},
+        wrong=wrong,
     )
 
 
-def _list_infos(holder: dict[str, object]) -> Iterable[str]:
-    value = holder.get("info")
-    values = value if isinstance(value, list) else [value]
-    return [to_text(info) for info in values[:256] if isinstance(info, str) and info]
+def _read_test_of_gpus(test: Json, name: str, category: str) -> DcgmTest:
+    _refuse_keys(test, "test_summary")
+    results: list[DeviceResult] = []
+    for entry in _list_objects(test, "results", or_null=True):
+        _refuse_keys(entry, "entity_id", "entity_group", "entity_group_id")
+        # The software checks concern no GPU; the index that they print is always 0.
+        device = ("", None) if category == "Deployment" else _find_device(entry)
+        results.append(_read_result(entry, *device))
+    of_test = [result for result in results if result.index is None]
+    return DcgmTest(
+        name=name,
+        category=category,
+        status=find_worst(result.status for result in of_test),
+        results=tuple(result for result in results if result.index is not None),
+        messages=tuple(message for result in of_test for message in result.messages),
+        info=tuple(info for result in of_test for info in result.info),
+    )
 
 
-def _merge_repeated(tests: list[DcgmTest]) -> Iterable[DcgmTest]:
-    """Merges tests of the same name."""
-    by_name: dict[str, DcgmTest] = {}
+def _find_device(result: Json) -> tuple[str, int | None]:
+    """The group and the index of the device; ("", None) if none is named."""
+    devices = ((group, result[key]) for key, group in _DEVICE_KEYS.items() if key in result)
+    return next(((group, _read_index(index)) for group, index in devices), ("", None))
+
+
+# --- 4.x
+
+
+def _read_of_entities(value: Json, root: Json) -> DcgmDocument:
+    _refuse_keys(value, "GPU Device IDs", "GPU Device Serials")
+    metadata = _get_object(value, "metadata")
+    tests, wrong = _read_tests(root, _read_test_of_entities)
+    gpus = {
+        _read_index(entity.get("entity_id")): entity
+        for group in _list_objects(value, "entity_groups")
+        if _read_group(group) == GPU
+        for entity in _list_objects(group, "entities")
+    }
+    serials = {index: to_serial(entity.get("serial_num")) for index, entity in gpus.items()}
+    device_ids = (to_word(entity.get("device_id")) for entity in gpus.values())
+    return DcgmDocument(
+        tests=tests,
+        error=_find_error(root),
+        version=_find_version(value, root, metadata),
+        driver=to_word(metadata.get(_DRIVER)),
+        device_ids=tuple(filter(None, device_ids)),
+        gpus=tuple(sorted(gpus)),
+        serials={index: serial for index, serial in serials.items() if serial},
+        entities=True,
+        wrong=wrong,
+    )
+
+
+def _read_test_of_entities(test: Json, name: str, category: str) -> DcgmTest:
+    summary = _read_result(_get_object(test, "test_summary"), "", None)
+    return DcgmTest(
+        name=name,
+        category=category,
+        status=summary.status,
+        results=tuple(
+            _read_result(entry, _read_group(entry), _read_index(entry.get("entity_id")))
+            for entry in _list_objects(test, "results")
+        ),
+        messages=summary.messages,
+        info=summary.info,
+    )
+
+
+def _read_group(holder: Json) -> str:
+    group = _get_text(holder, "entity_group")
+    if not group:
+        raise _ShapeError("an entity has no group")
+    return to_word(group).lower()
+
+
+# --- both
+
+
+def _find_error(root: Json) -> str | None:
+    return to_text(_get_text(root, "runtime_error")) if "runtime_error" in root else None
+
+
+def _find_version(*holders: Json) -> str:
+    versions = (to_word(holder.get("version")) for holder in holders)
+    return next(filter(None, versions), "")
+
+
+def _read_tests(
+    root: Json, read_test: Callable[[Json, str, str], DcgmTest]
+) -> tuple[tuple[DcgmTest, ...], tuple[str, ...]]:
+    """The tests, and the names of those whose shape is wrong, with the reasons."""
+    if "test_categories" not in root and "runtime_error" not in root:
+        raise _ShapeError("it holds no tests")
+    found: list[DcgmTest] = []
+    wrong: list[str] = []
+    for category in _list_objects(root, "test_categories"):
+        if "tests" not in category:
+            raise _ShapeError("a category holds no tests")
+        for test in _list_objects(category, "tests"):
+            name = to_word(_get_text(test, "name"))
+            try:
+                if not name:
+                    raise _ShapeError("a test has no name")
+                if len(found) >= _MAX_TESTS:
+                    raise _ShapeError("there are too many tests")
+                found.append(read_test(test, name, to_word(category.get("category"))))
+            except _ShapeError as error:
+                wrong.append(f"{name}: {error}".removeprefix(": "))
+    return tuple(merge_tests(found).values()), tuple(wrong)
+
+
+def _read_result(value: Json, group: str, index: int | None) -> DeviceResult:
+    info = value.get("info")
+    return DeviceResult(
+        group=group,
+        index=index,
+        status=to_word(_get_text(value, "status")),
+        messages=tuple(_list_messages(value)),
+        info=tuple(
+            to_text(text)
+            for text in (info if isinstance(info, list) else [info])
+            if isinstance(text, str)
+        ),
+    )
+
+
+def _list_messages(result: Json) -> Iterator[Message]:
+    """Up to 3.2 one text, with the error's numbers beside it; then a list of objects, whose text is
+    `warning`, or `warnings` in the software checks of 3.3.
+    """
+    if isinstance(result.get("warnings"), list):
+        warnings = [*_list_objects(result, "warnings", or_null=True)]
+        key = "warning"
+    else:
+        warnings = [result] if _get_text(result, "warnings") else []
+        key = "warnings"
+    if "warning" in result or (not warnings and "error_id" in result):
+        raise _ShapeError("an error has no text in warnings")
+    for warning in warnings:
+        yield _read_message(warning, _get_text(warning, key if key in warning else "warnings"))
+
+
+def _read_message(holder: Json, text: str) -> Message:
+    keys = ("error_id", "error_category", "error_severity")
+    values = [holder.get(key) for key in keys]
+    numbers = [to_int(value) for value in values]
+    if numbers.count(None) > values.count(None):
+        raise _ShapeError("the number of an error is none")
+    return Message(to_text(text), *numbers)
+
+
+def merge_tests(tests: Iterable[DcgmTest]) -> dict[str, DcgmTest]:
+    """The tests by name; of one that ran more than once, the worst status and all messages."""
+    merged: dict[str, DcgmTest] = {}
     for test in tests:
-        former = by_name.get(test.name)
-        by_name[test.name] = test if former is None else merge_tests(former, test)
-    return by_name.values()
+        former = merged.get(test.name)
+        merged[test.name] = test if former is None else _merge_two(former, test)
+    return merged
 
 
-def merge_tests(first: DcgmTest, other: DcgmTest) -> DcgmTest:
-    """Two results of the same test: the worse status, and all messages."""
+def _merge_two(first: DcgmTest, other: DcgmTest) -> DcgmTest:
     return DcgmTest(
         name=first.name,
         category=first.category or other.category,
@@ -366,10 +289,48 @@ def find_worst(statuses: Iterable[str]) -> str:
     return max(statuses, key=lambda status: _BADNESS.get(status.lower(), 3), default="")
 
 
-def _get_group_name(holder: dict[str, object]) -> str:
-    """The name of the entity group, from its name or its number."""
-    name = to_word(holder.get("entity_group")).lower()
-    if name:
-        return name
-    number = to_int(holder.get("entity_group_id"))
-    return GPU if number is None else _GROUPS.get(number, f"group {number}")
+# --- values of the expected type; an absent one is empty
+
+
+def _refuse_keys(holder: Json, *keys: str) -> None:
+    """Refuses what only the other generation prints."""
+    for key in keys:
+        if key in holder:
+            raise _ShapeError(f"{key} is of another version")
+
+
+def _get_object(holder: Json, key: str) -> Json:
+    value = holder.get(key, {})
+    if not isinstance(value, dict):
+        raise _ShapeError(f"{key} is no object")
+    return value
+
+
+def _get_list(holder: Json, key: str) -> list[object]:
+    value = holder.get(key, [])
+    if not isinstance(value, list):
+        raise _ShapeError(f"{key} is no list")
+    return value
+
+
+def _list_objects(holder: Json, key: str, *, or_null: bool = False) -> Iterator[Json]:
+    """`or_null`: 3.3 prints null where a GPU or a message is missing."""
+    for value in _get_list(holder, key):
+        if isinstance(value, dict):
+            yield value
+        elif value is not None or not or_null:
+            raise _ShapeError(f"{key} holds something that is no object")
+
+
+def _get_text(holder: Json, key: str) -> str:
+    value = holder.get(key, "")
+    if not isinstance(value, str):
+        raise _ShapeError(f"{key} is no text")
+    return value
+
+
+def _read_index(value: object) -> int:
+    index = to_index(value)
+    if index is None:
+        raise _ShapeError("the number of a device is none")
+    return index

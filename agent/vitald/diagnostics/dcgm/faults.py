@@ -6,16 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from vitald.diagnostics.dcgm.document import (
-    GPU,
-    DcgmTest,
-    DeviceResult,
-    Message,
-)
+from vitald.diagnostics.dcgm.document import GPU, DcgmTest, DeviceResult, Message
 from vitald.diagnostics.dcgm.meanings import KIND, UNCLEAR, Meaning
 from vitald.diagnostics.dcgm.run_context import FAILING, SKIPPED, RunContext, get_device_name
 from vitald.model.diagnostic import Fault
-from vitald.model.words import Remedy
 
 # `GPU 3`, `GPU 3's`, `GPU ID 3`; neither a PCI address nor a UUID. `GPUs 0, 1 and 2` names all.
 _NAMED = re.compile(r"\bGPU(?: ID)?[ :#]+(\d{1,3})(?![\dA-Za-z]|:[\dA-Fa-f]{2}:|\.\d)")
@@ -64,13 +58,6 @@ class FaultFinder:
             and row.stands_for is not None
         ):
             meaning = self._run.meanings.get_entry(f"{KIND}/{row.stands_for}")
-        if self._run.rejected:
-            # Messages of a document of unknown shape justify an investigation, and no more.
-            meaning = replace(
-                meaning,
-                code=UNCLEAR,
-                remedy=min(meaning.remedy, Remedy.INVESTIGATE, key=lambda remedy: remedy.rank),
-            )
         fault = Fault(
             code=meaning.code,
             test=test.name,
@@ -146,7 +133,7 @@ class FaultFinder:
             if row is not None and row.stands_for is not None
             else UNCLEAR
         )
-        meaning = self._run.meanings.get_entry(UNCLEAR if self._run.rejected else code)
+        meaning = self._run.meanings.get_entry(code)
         text = f"{test.name}: {{status}}, without a reason"
         gpus = {result.index for result in test.results if result.group == GPU}
         bad = {result.index for result in failing if result.group == GPU}

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vitald.diagnostics.dcgm.document import (
-    GPU,
-    DcgmDocument,
-    DcgmTest,
-    DeviceResult,
-    Message,
-)
+from vitald.diagnostics.dcgm.document import GPU, DcgmDocument, DcgmTest, DeviceResult, Message
 from vitald.diagnostics.dcgm.faults import FoundFault
-from vitald.diagnostics.dcgm.known_outputs import (
-    TestRow,
-)
+from vitald.diagnostics.dcgm.known_outputs import TestRow
 from vitald.diagnostics.dcgm.meanings import LOST, Meaning
 from vitald.diagnostics.dcgm.run_context import SKIPPED, RunContext, list_tested_gpus
 from vitald.model.words import Remedy

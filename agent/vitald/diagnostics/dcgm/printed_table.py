@@ -1,5 +1,5 @@
 """
-Brings the table that `dcgmi diag` prints without -j to the shape of a document.
+Reads the table that `dcgmi diag` prints without -j as a document.
 
     | PCIe                      | Pass - GPUs: 1, 2, 3                           |    up to 3.x
     |                           | Fail - GPU: 0                                  |
@@ -16,9 +16,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from vitald.diagnostics.dcgm.conversion import MAX_GPUS, to_index
+from vitald.diagnostics.dcgm.conversion import to_index, to_text, to_word
+from vitald.diagnostics.dcgm.document import (
+    GPU,
+    DcgmDocument,
+    DcgmTest,
+    DeviceResult,
+    Message,
+    merge_tests,
+)
 
-Json = dict[str, object]
+_Device = tuple[str, int | None]  # ("", None): no device
 
 _CELL = 45
 _SECTION = re.compile(r"[|+]-{3,8}  (?P<name>[A-Z][\w ]{1,24}?) +-{2,16}\+-{8,80}[|+]?\s*\Z")
@@ -30,26 +38,26 @@ _STATUS = re.compile(
 _OF_DEVICE = re.compile(r"(?P<group>GPU|CPU) ?(?P<index>\d{1,3}): (?P<status>\w+(?: \w+)?)\s*\Z")
 _TEXT = re.compile(r"(?:Warning|Error|Info)\b")
 _NAMED_GPU = re.compile(r"GPU ?(\d{1,3})\b")
-_MAX_ROWS = 20_000
 _HEADER = re.compile(r"\| Diagnostic +\| Result +\|?\s*\Z")
 
 
-def parse_table(text: str) -> tuple[Json | None, bool]:
+def parse_table(text: str) -> tuple[DcgmDocument | None, bool]:
     """The document that the table shows, None where no test's result stands in one; and whether the
     table has its end.
     """
-    lines = text.splitlines()[:_MAX_ROWS]
-    if not any(_HEADER.match(line.strip()) for line in lines):
+    lines = [line.strip() for line in text.splitlines()]
+    if not any(map(_HEADER.match, lines)):
         return None, True
     reader = _TableReader()
     for line in lines:
-        reader.read_line(line.strip())
-    return reader.build_document(), reader.is_whole
+        reader.read_line(line)
+    document = reader.build_document()
+    return document, document is None or reader.is_whole
 
 
 class _TableReader:
     """Reads the rows in their order. Of several tables, as of several runs, the results of the same
-    test are merged by the reader of documents.
+    test are merged.
     """
 
     def __init__(self) -> None:
@@ -99,28 +107,22 @@ class _TableReader:
         elif self._field:
             self._metadata[self._field] += cell[:_CELL]
 
-    def build_document(self) -> Json | None:
+    def build_document(self) -> DcgmDocument | None:
         if not any(test.has_results for test in self._tests):
             return None
-        metadata = {name: value.strip() for name, value in self._metadata.items()}
-        version = metadata.get("DCGM Version", "")
-        ids = [word.strip() for word in metadata.get("GPU Device IDs Detected", "").split(",")]
-        ids = list(filter(None, ids))[:MAX_GPUS]
-        categories: dict[str, list[Json]] = {}
-        for test in self._tests:
-            categories.setdefault(test.section, []).append(test.build_json(len(ids)))
-        root = {
-            "version": version,
-            "test_categories": [
-                {"category": section, "tests": tests} for section, tests in categories.items()
-            ],
-        }
-        is_of_entities = any(test.names_entities for test in self._tests)
-        return {
-            "DCGM Diagnostic" if is_of_entities else "DCGM GPU Diagnostic": root,
-            "Driver Version Detected": metadata.get("Driver Version Detected", ""),
-            "GPU Device IDs": ids,
-        }
+        metadata = {name: to_word(value) for name, value in self._metadata.items()}
+        ids = self._metadata.get("GPU Device IDs Detected", "").split(",")
+        device_ids = tuple(filter(None, map(to_word, ids)))
+        named = [test for test in self._tests if test.name]
+        tests = [test.build_test(len(device_ids)) for test in named]
+        return DcgmDocument(
+            tests=tuple(merge_tests(tests).values()),
+            version=metadata.get("DCGM Version", ""),
+            driver=metadata.get("Driver Version Detected", ""),
+            device_ids=device_ids,
+            entities=any(test.names_entities for test in self._tests),
+            wrong=() if named == self._tests else ("a text belongs to no test",),
+        )
 
 
 class _TableTest:
@@ -151,49 +153,52 @@ class _TableTest:
         name, text = self._texts[-1]
         self._texts[-1] = name, text + cell[:_CELL]
 
-    def build_json(self, gpus: int) -> Json:
+    def build_test(self, gpus: int) -> DcgmTest:
         """`gpus`: how many there are, which `All` stands for."""
-        by_device: dict[tuple[str, int], str] = {}
+        by_device: dict[_Device, str] = {}
         of_all = ""
         for status in map(str.strip, self._statuses):
             if (device := _OF_DEVICE.match(status)) is not None:
                 self.names_entities = True
-                by_device[device["group"], int(device["index"])] = device["status"]
+                by_device[device["group"].lower(), int(device["index"])] = device["status"]
             elif (found := _STATUS.match(status)) is None:
-                of_all = status
+                of_all = to_word(status)
             elif found["gpus"] is not None:
                 for word in found["gpus"].split(","):
                     if (index := to_index(word.strip())) is not None:
-                        by_device["GPU", index] = found["status"]
+                        by_device[GPU, index] = found["status"]
             elif " - " in status and gpus:
-                by_device |= {("GPU", gpu): found["status"] for gpu in range(gpus)}
+                by_device |= {(GPU, gpu): found["status"] for gpu in range(gpus)}
             else:
                 of_all = found["status"]
         results = [*self._build_results(by_device, of_all)]
-        return {"name": self.name, "test_summary": {"status": of_all}, "results": results}
+        of_test = next((one for one in results if not one.group), DeviceResult(status=of_all))
+        return DcgmTest(
+            name=to_word(self.name),
+            category=self.section,
+            status=of_test.status,
+            results=tuple(result for result in results if result.group),
+            messages=of_test.messages,
+            info=of_test.info,
+        )
 
-    def _build_results(self, by_device: dict[tuple[str, int], str], of_all: str) -> Iterator[Json]:
-        warnings: dict[tuple[str, int] | None, list[Json]] = {}
-        infos: dict[tuple[str, int] | None, list[str]] = {}
+    def _build_results(self, by_device: dict[_Device, str], of_all: str) -> Iterator[DeviceResult]:
+        messages: dict[_Device, list[Message]] = {}
+        infos: dict[_Device, list[str]] = {}
         for name, text in self._texts:
-            text = text.strip()
-            named = _NAMED_GPU.search(name) or _NAMED_GPU.match(text)
-            device = ("GPU", int(named[1])) if named is not None else None
+            named = _NAMED_GPU.search(name) or _NAMED_GPU.match(text.strip())
+            device: _Device = (GPU, int(named[1])) if named is not None else ("", None)
             if name.startswith("Info"):
-                infos.setdefault(device, []).append(text)
+                infos.setdefault(device, []).append(to_text(text))
             else:
-                warnings.setdefault(device, []).append({"warning": text})
-        for device in dict.fromkeys([*by_device, *warnings, *infos]):
-            entity: Json = {}
-            if device is not None:
-                group, index = device
-                entity = {"entity_group": group, "entity_id": index}
-            status = by_device.get(device, of_all) if device is not None else of_all
-            if not self._statuses and device in warnings:
-                status = "Fail"  # a text that stands in a section without a test
-            yield {
-                **entity,
-                "status": status,
-                "warnings": warnings.get(device, []),
-                "info": infos.get(device, []),
-            }
+                messages.setdefault(device, []).append(Message(to_text(text)))
+        for device in dict.fromkeys([*by_device, *messages, *infos]):
+            # A text in a section without a test is an error
+            is_failure = not self._statuses and device in messages
+            yield DeviceResult(
+                group=device[0],
+                index=device[1],
+                status="Fail" if is_failure else by_device.get(device, of_all),
+                messages=tuple(messages.get(device, ())),
+                info=tuple(infos.get(device, ())),
+            )

@@ -19,21 +19,16 @@ from dataclasses import dataclass
 from vitald.diagnostics.dcgm import document
 from vitald.diagnostics.dcgm.conversion import to_text
 from vitald.diagnostics.dcgm.dcgmi_output import read_output
-from vitald.diagnostics.dcgm.document import (
-    CPU,
-    GPU,
-    DcgmTest,
-)
+from vitald.diagnostics.dcgm.document import CPU, GPU, DcgmTest
 from vitald.diagnostics.dcgm.faults import FaultFinder, FoundFault
 from vitald.diagnostics.dcgm.gaps import GapFinder, Unverified, format_gpus
-from vitald.diagnostics.dcgm.known_outputs import (
-    ExitMeaning,
-)
+from vitald.diagnostics.dcgm.known_outputs import ExitMeaning
 from vitald.diagnostics.dcgm.meanings import Meanings
 from vitald.diagnostics.dcgm.run_context import (
     FAILING,
     SKIPPED,
     RunContext,
+    explain_age,
     list_tested_gpus,
 )
 from vitald.model.diagnostic import Fault, Report, Test
@@ -88,11 +83,9 @@ class _ReportMaker:
         found += finder.find_implied(found)
         gaps = GapFinder(self._run).find_gaps(found)
         conclusion = self.draw_conclusion(found, gaps)
-        if conclusion.code and not any(
-            found_fault.fault.code == conclusion.code for found_fault in found
-        ):
+        if conclusion.code and conclusion.code not in {one.fault.code for one in found}:
             found.append(self._imply_from_exit(conclusion))
-        faults = tuple(found_fault.fault for found_fault in found)
+        faults = tuple(one.fault for one in found)
         return Report(
             outcome=conclusion.outcome,
             reason=conclusion.reason,
@@ -124,15 +117,11 @@ class _ReportMaker:
 
     def draw_conclusion(self, found: list[FoundFault], gaps: list[Unverified]) -> _Conclusion:
         """Conclude from the faults and the documents, then compare with the exit code."""
-        hardware = [
-            found_fault
-            for found_fault in found
-            if found_fault.meaning.of_hardware and not self._run.rejected
-        ]
+        hardware = [one for one in found if one.meaning.of_hardware]
         if hardware:
             return _Conclusion(
                 Outcome.FAIL,
-                _find_strongest(found_fault.fault.remedy for found_fault in found),
+                _find_strongest(one.fault.remedy for one in found),
                 _format_reason(found, hardware),
             )
         unusable = self._find_unusable()
@@ -154,6 +143,8 @@ class _ReportMaker:
             return self._conclude_without(
                 "what was printed is no whole document: " + self._run.printed.broken, Remedy.RETRY
             )
+        if too_old := explain_age(self._run.version):
+            return _Conclusion(Outcome.ERROR, Remedy.FIX_CONFIG, too_old)
         if self._run.wrong:
             return _Conclusion(
                 Outcome.ERROR,
@@ -195,12 +186,6 @@ class _ReportMaker:
             return _Conclusion(row.outcome, row.remedy, reason, row.code)
         lines = reversed(text.splitlines())
         line = next((line for line in lines if any(map(str.isalnum, line))), "")
-        if line and text[0] in "{[":
-            return _Conclusion(
-                Outcome.ERROR,
-                Remedy.INVESTIGATE,
-                f"what was printed is no answer of dcgmi diag{self._format_code()}",
-            )
         if text:
             return _Conclusion(
                 Outcome.ERROR,
@@ -224,9 +209,7 @@ class _ReportMaker:
     def _conclude_from_documents(
         self, found: list[FoundFault], gaps: list[Unverified]
     ) -> _Conclusion:
-        interrupted = [
-            found_fault for found_fault in found if found_fault.fault.remedy is Remedy.RETRY
-        ]
+        interrupted = [one for one in found if one.fault.remedy is Remedy.RETRY]
         if interrupted:
             reason = _format_reason(interrupted, interrupted)
             return _Conclusion(Outcome.ERROR, Remedy.RETRY, reason)
@@ -234,15 +217,13 @@ class _ReportMaker:
             return _Conclusion(
                 Outcome.ERROR, Remedy.INVESTIGATE, f"statuses of unknown meaning: {unknown}"
             )
-        remedies = {found_fault.fault.remedy for found_fault in found}
+        remedies = {one.fault.remedy for one in found}
         unverified = self._list_unverified(found, gaps)
         if unverified:
             reason = f"not verified: {join_first(unverified, _MAX_NAMED, '; ', '; and ')}"
             strongest = _find_strongest([*(gap.remedy for gap in gaps), *remedies])
             return _Conclusion(Outcome.INCONCLUSIVE, strongest, reason)
-        settings = [
-            found_fault for found_fault in found if found_fault.fault.remedy is not Remedy.NONE
-        ]
+        settings = [one for one in found if one.fault.remedy is not Remedy.NONE]
         if settings:
             return _Conclusion(
                 Outcome.CONFIG, _find_strongest(remedies), _format_reason(settings, settings)
@@ -268,11 +249,11 @@ class _ReportMaker:
         """The gaps, and the faults that only say that a test could not verify something."""
         words = [gap.words for gap in gaps]
         return words + [
-            _format_group([found_fault])
-            for found_fault in found
-            if found_fault.fault.remedy is Remedy.NONE
-            and not self._is_optional(found_fault.fault.test)
-            and not any(gap.startswith(f"{found_fault.fault.test} was skipped") for gap in words)
+            _format_group([one])
+            for one in found
+            if one.fault.remedy is Remedy.NONE
+            and not self._is_optional(one.fault.test)
+            and not any(gap.startswith(f"{one.fault.test} was skipped") for gap in words)
         ]
 
     def _compare_with_exit(self, conclusion: _Conclusion, found: list[FoundFault]) -> _Conclusion:
@@ -290,9 +271,7 @@ class _ReportMaker:
                 f"{row.means}{self._format_code()}, though the document does not show it",
                 row.code,
             )
-        severities = [
-            found_fault.fault.severity for found_fault in found if not found_fault.fault.implied
-        ]
+        severities = [one.fault.severity for one in found if not one.fault.implied]
         hidden = (
             code == _FAILED[0]
             and None not in severities
@@ -324,13 +303,10 @@ class _ReportMaker:
         document says so.
         """
         if outcome is Outcome.FAIL:
-            blamed = [found_fault.fault for found_fault in found if found_fault.meaning.of_hardware]
+            blamed = [one.fault for one in found if one.meaning.of_hardware]
         elif outcome in (Outcome.CONFIG, Outcome.INCONCLUSIVE):
-            blamed = [
-                found_fault.fault
-                for found_fault in found
-                if not found_fault.fault.by_text and found_fault.fault.remedy is not Remedy.NONE
-            ]
+            faults = [one.fault for one in found if not one.fault.by_text]
+            blamed = [fault for fault in faults if fault.remedy is not Remedy.NONE]
         else:
             blamed = []
         return tuple(sorted({fault.gpu for fault in blamed if fault.gpu is not None}))
@@ -403,16 +379,8 @@ def _get_kind(found_fault: FoundFault) -> tuple[str, str]:
 
 def _format_group(group: Sequence[FoundFault]) -> str:
     fault, meaning = group[0].fault, group[0].meaning
-    gpus = sorted(
-        {found_fault.fault.gpu for found_fault in group if found_fault.fault.gpu is not None}
-    )
-    devices = sorted(
-        {
-            _format_device(found_fault.fault.device)
-            for found_fault in group
-            if found_fault.fault.device
-        }
-    )
+    gpus = sorted({one.fault.gpu for one in group if one.fault.gpu is not None})
+    devices = sorted({_format_device(one.fault.device) for one in group if one.fault.device})
     who = ", ".join([*([format_gpus(gpus)] if gpus else []), *devices])
     number = f"error {fault.error_id}, " if fault.error_id is not None else ""
     place = f" ({number}{fault.test})" if fault.test else ""

@@ -6,21 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 
 from vitald.diagnostics.dcgm.dcgmi_output import DcgmOutput
-from vitald.diagnostics.dcgm.document import (
-    GPU,
-    DcgmDocument,
-    DcgmTest,
-    DeviceResult,
-    merge_tests,
-)
-from vitald.diagnostics.dcgm.known_outputs import (
-    Tables,
-    Version,
-    load_tables,
-    parse_version,
-)
+from vitald.diagnostics.dcgm.document import GPU, DcgmDocument, DcgmTest, DeviceResult, merge_tests
+from vitald.diagnostics.dcgm.known_outputs import Tables, Version, load_tables, parse_version
 from vitald.diagnostics.dcgm.meanings import Meanings
 
+OLDEST: Version = (3, 1)  # the oldest version whose output is read
 FAILING, SKIPPED = ("fail", "warn"), ("skip", "skipped", "not run", "notrun")
 
 
@@ -43,31 +33,27 @@ class RunContext:
         self.tables: Tables = load_tables()
         self.requested_gpus = frozenset(gpus)
         self.documents = [document for document in printed.documents if document.tests]
-        self.tests = _merge_documents(self.documents)
+        self.tests = merge_tests(chain.from_iterable(document.tests for document in self.documents))
         self.entities = any(document.entities for document in self.documents)
         # Without a level the run may have been requested by the names of its tests.
         self.named = level is None
         self.level = level if level is not None else find_level(self.tests)
         self.version: Version = parse_version(
             self.find_last(lambda document: document.version)
-        ) or ((4,) if self.entities else (3,))
-        self.rejected = any(document.rejected for document in printed.documents)
-        self.wrong = tuple(
-            dict.fromkeys(what for document in printed.documents for what in document.wrong)
-        )
-        self.device_ids: tuple[str, ...] = next(
-            (
-                document.device_ids
-                for document in reversed(printed.documents)
-                if document.device_ids
-            ),
-            (),
-        )
+        ) or ((4,) if self.entities else OLDEST)
+        self.wrong = [what for document in printed.documents for what in document.wrong]
+        device_ids = (document.device_ids for document in reversed(printed.documents))
+        self.device_ids: tuple[str, ...] = next(filter(None, device_ids), ())
 
     def find_last(self, of: Callable[[DcgmDocument], str]) -> str:
         """The last non-empty value of a field of the documents; "" if there is none."""
-        words = map(of, reversed(self.printed.documents))
-        return next((str(word) for word in words if word), "")
+        return next(filter(None, map(of, reversed(self.printed.documents))), "")
+
+
+def explain_age(version: Version) -> str:
+    """Why the output of this version is not read; "" if it is."""
+    number = ".".join(map(str, version))
+    return f"DCGM {number} is too old: DCGM 3.1 or newer is needed" if version < OLDEST else ""
 
 
 def find_level(tests: Iterable[str]) -> int:
@@ -80,26 +66,14 @@ def is_whole_level(tests: Collection[str], version: str) -> bool:
     """Whether all tests of that level are there: if not, some were requested by name, or did not
     run.
     """
-    there, level, number = (
-        {name.casefold() for name in tests},
-        find_level(tests),
-        parse_version(version),
-    )
+    there, level = {name.casefold() for name in tests}, find_level(tests)
+    number = parse_version(version) or OLDEST
     due = [
         row
         for row in load_tables().tests
-        if not row.optional and row.gpus == 1 and row.is_due(level, number or (3,))
+        if not row.optional and row.gpus == 1 and row.is_due(level, number)
     ]
     return all(any(name.casefold() in there for name in row.names) for row in due)
-
-
-def _merge_documents(documents: Iterable[DcgmDocument]) -> dict[str, DcgmTest]:
-    """The tests of all documents; of a test that ran more than once, the worst result."""
-    tests: dict[str, DcgmTest] = {}
-    for test in chain.from_iterable(document.tests for document in documents):
-        former = tests.get(test.name)
-        tests[test.name] = test if former is None else merge_tests(former, test)
-    return tests
 
 
 def list_tested_gpus(tests: Iterable[DcgmTest]) -> frozenset[int]:
