@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import lzma
 import sys
 from pathlib import Path
 from typing import Any
@@ -101,7 +100,9 @@ def test_the_json_holds_what_was_printed(
 def test_standard_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(FAILED).encode())))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(json.dumps(FAILED).encode())))
+    )
     assert main(["diag", "read", "-"]) == 20
     assert "GPU 1" in capsys.readouterr().out
 
@@ -109,10 +110,8 @@ def test_standard_input(
 def test_however_it_was_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = json.dumps(FAILED, indent=2)
     saved = {
-        "utf-16": text.encode("utf-16"),
         "byte order mark": b"\xef\xbb\xbf" + text.encode(),
         "gzip": gzip.compress(text.encode()),
-        "xz": lzma.compress(text.encode()),
         "colours": text.replace('"Fail"', '"\x1b[0;32mFail\x1b[0m"').encode(),
         "crlf": text.replace("\n", "\r\n").encode(),
     }
@@ -122,7 +121,8 @@ def test_however_it_was_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert main(["diag", "read", str(file)]) == 20, how
         assert "GPU 1" in capsys.readouterr().out, how
     file.write_bytes(gzip.compress(json.dumps(new()).encode())[:-40])
-    assert main(["diag", "read", str(file)]) == 30, "cut off"
+    assert main(["diag", "read", str(file)]) == 66
+    assert "cut short or damaged" in capsys.readouterr().err
 
 
 def test_a_run_in_a_private_engine_is_told(
