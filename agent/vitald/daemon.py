@@ -39,6 +39,7 @@ from vitald.diagnostics.hyperpod_log import DeepLog
 from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.node_view import NodeView
+from vitald.diagnostics.run.held_processes import find_delegated_cgroup
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.settings import DiagnosticsSettings
@@ -384,7 +385,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
             ignored=config[DiagnosticsSettings].ignore_processes,
         ),
         schedule=Schedule(host=read_machine_id()),
-        programs=Programs(),
+        programs=Programs(find_delegated_cgroup()),
         worker_thread=daemon.diagnostics_thread,
         deep_log=deep_log,
         count=daemon.run_tally.count_run,

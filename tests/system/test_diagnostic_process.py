@@ -30,8 +30,12 @@ from tests.unit.builders import ROOT
 from tests.waiting import WAIT_S, until, until_async
 from vitald.diagnostics.check import MAX_BYTES, Command, Output, ProgramEnd
 from vitald.diagnostics.device_access import find_leftovers
-from vitald.diagnostics.run import descendants, process
-from vitald.diagnostics.run.descendants import is_running
+from vitald.diagnostics.run import process
+from vitald.diagnostics.run.held_processes import (
+    find_delegated_cgroup,
+    is_running,
+    list_processes,
+)
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.run.start import Started, start_program
 
@@ -43,6 +47,24 @@ NVVS = "nvvs"
 def dcgmi(tmp_path: Path) -> Iterator[Dcgmi]:
     with Dcgmi(tmp_path / "bin") as program:
         yield program
+
+
+def _find_cgroups() -> Path | None:
+    """Where the second version of control groups is mounted."""
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    return next((Path(mount[1]) for mount in mounts if mount[2] == "cgroup2"), None)
+
+
+@pytest.fixture
+def delegated() -> Iterator[Path]:
+    """A control group that may be divided. Nothing is left of what was made in it."""
+    cgroups = _find_cgroups()
+    require(cgroups is not None and os.access(cgroups, os.W_OK), "control groups, to make one")
+    assert cgroups is not None
+    folder = cgroups / f"vitald-test-{secrets.token_hex(4)}"
+    folder.mkdir()
+    yield folder
+    folder.rmdir()
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +87,7 @@ def _fds() -> set[str]:
 
 def _children() -> set[int]:
     """Zombies, too."""
-    return {
-        one.pid for one in descendants.list_processes(Path("/proc")) if one.parent == os.getpid()
-    }
+    return {one.pid for one in list_processes() if one.parent == os.getpid()}
 
 
 def _threads() -> list[str]:
@@ -77,7 +97,7 @@ def _threads() -> list[str]:
 def _marked() -> list[str]:
     """What comes from these tests and lives."""
     found = []
-    for one in descendants.list_processes(Path("/proc")):
+    for one in list_processes():
         with suppress(OSError):
             if TOKEN.encode() in Path(f"/proc/{one.pid}/environ").read_bytes().split(b"\0"):
                 found.append(str(one))
@@ -226,7 +246,6 @@ def test_it_is_alone_and_knows_neither_jobs_nor_the_daemon(
         "PCI_BUS_ID",
         False,
     )
-    assert first.environment["VITALD_RUN"] != second.environment["VITALD_RUN"]
     assert first.pid == first.group == first.session
     assert (first.stdin, first.cwd) == ("/dev/null", "/")
     assert not any(target == "/dev/zero" or "socket" in target for target in first.fds.values())
@@ -381,10 +400,21 @@ def test_output_without_end_ends_at_the_deadline(tmp_path: Path) -> None:
 # --- leaving children behind
 
 
-@pytest.mark.parametrize("kind", ["child", "deaf child", "session", "daemon"])
+@pytest.mark.parametrize("kind", ["child", "deaf child"])
 def test_what_is_left_behind_is_ended_and_said(dcgmi: Dcgmi, kind: str) -> None:
+    _check_left_behind(dcgmi, kind, None)
+
+
+@pytest.mark.parametrize("kind", ["child", "deaf child", "session", "daemon"])
+def test_what_is_left_behind_in_the_control_group_is_ended_and_said(
+    dcgmi: Dcgmi, kind: str, delegated: Path
+) -> None:
+    _check_left_behind(dcgmi, kind, delegated)
+
+
+def _check_left_behind(dcgmi: Dcgmi, kind: str, delegated: Path | None) -> None:
     dcgmi.diag(Answer(stdout="done", leaves=kind))
-    output = run(command(dcgmi))
+    output = run(command(dcgmi), lambda: Programs(delegated))
     assert (output.ended, output.exit_code, output.stdout, output.left) == (
         ProgramEnd.EXITED,
         0,
@@ -396,10 +426,24 @@ def test_what_is_left_behind_is_ended_and_said(dcgmi: Dcgmi, kind: str) -> None:
     assert dcgmi.alive() == ()
 
 
+def test_the_deadline_ends_children_too(dcgmi: Dcgmi) -> None:
+    _check_deadline(dcgmi, "deaf child", None)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize("kind", ["deaf child", "session", "daemon"])
-def test_the_deadline_ends_children_too(dcgmi: Dcgmi, kind: str) -> None:
+def test_the_deadline_ends_all_in_the_control_group(
+    dcgmi: Dcgmi, kind: str, delegated: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    """Also before Linux 5.14, which has no cgroup.kill."""
+    if is_old:
+        monkeypatch.setattr("vitald.diagnostics.run.held_processes._KILL", "cgroup.absent")
+    _check_deadline(dcgmi, kind, delegated)
+
+
+def _check_deadline(dcgmi: Dcgmi, kind: str, delegated: Path | None) -> None:
     dcgmi.diag(Answer(hang=True, ignores_term=True, leaves=kind))
-    output = run_past_deadline(command(dcgmi), dcgmi.runs)
+    output = run_past_deadline(command(dcgmi), dcgmi.runs, lambda: Programs(delegated))
     assert (output.ended, output.exit_code, output.left) == (
         ProgramEnd.DEADLINE,
         -signal.SIGKILL,
@@ -408,27 +452,34 @@ def test_the_deadline_ends_children_too(dcgmi: Dcgmi, kind: str) -> None:
     assert dcgmi.alive() == ()
 
 
-def test_who_escapes_with_another_environment_is_known_by_its_parent(tmp_path: Path) -> None:
+def test_what_leaves_session_and_environment_stays_in_the_control_group(
+    tmp_path: Path, delegated: Path
+) -> None:
     begun = tmp_path / "begun"
     escaped = f'trap "" TERM; echo $$; : >{begun}; sleep 300; true'
-    output = run_past_deadline(shell(f"setsid env -i sh -c '{escaped}' & sleep 300"), begun.exists)
+    output = run_past_deadline(
+        shell(f"{HELD}setsid env -i sh -c '{escaped}' & sleep 300"),
+        begun.exists,
+        lambda: Programs(delegated),
+    )
     pid = int(output.stdout)
     assert output.ended is ProgramEnd.DEADLINE
-    assert not [
-        one
-        for one in descendants.list_processes(Path("/proc"))
-        if one.pid == pid and not one.is_dead
-    ]
+    assert not [one for one in list_processes() if one.pid == pid and not one.is_dead]
 
 
-def test_a_crowd_of_children_in_sessions_of_their_own(tmp_path: Path) -> None:
+# It is moved there right after its start
+HELD = "until grep -q diagnostic- /proc/self/cgroup; do sleep 0.01; done; "
+
+
+def test_a_crowd_of_children_in_sessions_of_their_own(tmp_path: Path, delegated: Path) -> None:
     there = tmp_path / "there"
     child = f"sleep 300 & sleep 300 & echo >>{there}; wait"
     output = run(
         shell(
-            f"for i in 1 2 3 4 5 6 7 8; do setsid sh -c '{child}' & done; "
+            f"{HELD}for i in 1 2 3 4 5 6 7 8; do setsid sh -c '{child}' & done; "
             f"until [ $(wc -l <{there}) = 8 ]; do sleep 0.01; done"
-        )
+        ),
+        lambda: Programs(delegated),
     )
     assert output.ended is ProgramEnd.EXITED
     assert re.search(r" and [12]\d more, now ended$", output.why)
@@ -436,12 +487,13 @@ def test_a_crowd_of_children_in_sessions_of_their_own(tmp_path: Path) -> None:
     assert _marked() == []
 
 
-def test_children_that_go_on_having_children() -> None:
+def test_children_that_go_on_having_children(delegated: Path) -> None:
     output = run(
         shell(
-            "setsid sh -c 'trap \"\" TERM; while :; do (setsid sleep 300 &); sleep 0.02; done' &"
+            f"{HELD}setsid sh -c 'trap \"\" TERM; while :; do (setsid sleep 300 &); sleep 0.02; done' &"
             " sleep 0.2"
-        )
+        ),
+        lambda: Programs(delegated),
     )
     assert (output.ended, output.left) == (ProgramEnd.EXITED, ())
     assert _marked() == []
@@ -653,7 +705,7 @@ def test_cancelled_while_it_runs(dcgmi: Dcgmi) -> None:
 @pytest.mark.parametrize("pause_s", [0.0, 0.0005, 0.002, 0.01, 0.02, 0.04])
 def test_cancelled_while_it_starts(dcgmi: Dcgmi, pause_s: float) -> None:
     """Before the program is there, before it minds signals, or after."""
-    dcgmi.diag(Answer(hang=True, leaves="session"))
+    dcgmi.diag(Answer(hang=True, leaves="deaf child"))
 
     async def execute() -> Output:
         programs = Programs()
@@ -689,7 +741,7 @@ def test_cancelled_while_it_prints(tmp_path: Path) -> None:
 
 def test_a_job_does_not_wait_for_the_grace(dcgmi: Dcgmi) -> None:
     """Even where a deadline has passed before, and the program and its children ignore SIGTERM."""
-    dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="session"))
+    dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="deaf child"))
 
     async def execute() -> Output:
         programs = Programs()
@@ -727,7 +779,7 @@ def test_cancelled_while_its_children_are_ended(
 ) -> None:
     """The result is there already, and stands. What is left over gets no time any more."""
     monkeypatch.setattr(process, "_LEFT_S", HOUR_S)
-    dcgmi.diag(Answer(stdout=document(), leaves="session"))
+    dcgmi.diag(Answer(stdout=document(), leaves="deaf child"))
 
     async def execute() -> Output:
         async with going(dcgmi) as (programs, running):
@@ -769,7 +821,7 @@ def test_one_at_a_time(dcgmi: Dcgmi) -> None:
 # --- the daemon's end
 
 
-DEAF = Answer(hang=True, ignores_term=True, leaves="session")
+DEAF = Answer(hang=True, ignores_term=True, leaves="deaf child")
 
 
 def test_the_daemon_stops_while_it_runs(dcgmi: Dcgmi) -> None:
@@ -838,23 +890,13 @@ def test_what_cannot_be_ended_is_named_and_left(
 
     with monkeypatch.context() as patch:
         patch.setattr(process, "_LAST_S", 0.3)
-        patch.setattr("vitald.diagnostics.run.descendants.os.kill", refuse)
-        patch.setattr("vitald.diagnostics.run.descendants.os.killpg", refuse)
+        patch.setattr("vitald.diagnostics.run.held_processes.os.kill", refuse)
+        patch.setattr("vitald.diagnostics.run.held_processes.os.killpg", refuse)
         output = run_past_deadline(command(dcgmi), dcgmi.runs)
     (pid,) = dcgmi.alive()
     assert (output.ended, output.exit_code) == (ProgramEnd.DEADLINE, None)
     assert [*map(str, output.left)] == [f"dcgmi (pid {pid})"] and is_running(output.left[0])
     assert output.why.endswith(f"cannot be ended: dcgmi (pid {pid})")
-    dcgmi.end()
-    dcgmi.forget()
-    with monkeypatch.context() as patch:
-        patch.setattr(process, "_LAST_S", 0.3)
-        patch.setattr("vitald.diagnostics.run.descendants.os.killpg", refuse)
-        output = run_past_deadline(
-            command(dcgmi), dcgmi.runs, lambda: Programs(procfs=dcgmi.folder)
-        )  # where nothing can be looked for
-    (pid,) = dcgmi.alive()
-    assert [*map(str, output.left)] == [f"{dcgmi.path} (pid {pid})"]
     dcgmi.end()
     run(shell("true"))  # takes away what is left of it
 
@@ -865,9 +907,9 @@ def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(
     dcgmi.diag(DEAF)
     disk = threading.Event()
 
-    def slow(wanted: Command, procfs: Path) -> Started:
+    def slow(wanted: Command, delegated: Path | None) -> Started:
         disk.wait()
-        return start_program(wanted, procfs)
+        return start_program(wanted, delegated)
 
     monkeypatch.setattr(process, "start_program", slow)
     monkeypatch.setattr(process, "_START_S", HOUR_S)
@@ -887,69 +929,28 @@ def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(
         disk.set()  # what is left behind then, the fixture says
 
 
-def test_an_environment_that_hangs_its_reader(
-    dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As that of a process that hangs in the driver with its memory locked: the others are ended
-    all the same.
-    """
-    dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="session"))
-    kernel = threading.Event()
-
-    def hang(procfs: Path, pid: int) -> list[bytes]:
-        kernel.wait()
-        return []
-
-    monkeypatch.setattr(descendants, "_read_environment", hang)
-    monkeypatch.setattr(process, "_SWEEP_S", 0.1)
-    try:
-
-        async def execute() -> Output:
-            programs = Programs()
-            running = asyncio.create_task(programs.execute(command(dcgmi)))
-            await until_async(lambda: len(dcgmi.alive()) > 1)
-            bystander = await asyncio.create_subprocess_exec(
-                "sleep", "300"
-            )  # younger: its environment is looked at
-            programs.cancel("job 7 begins", 0.5)
-            output = await running
-            assert bystander.returncode is None
-            bystander.kill()
-            await bystander.wait()
-            return output
-
-        output = asyncio.run(execute())
-        assert (output.ended, output.exit_code) == (ProgramEnd.CANCELLED, -signal.SIGKILL)
-        assert output.why.endswith("what it may have started elsewhere could not be looked for")
-        assert dcgmi.alive() == ()  # it was known by its parent
-    finally:
-        kernel.set()
+def test_a_control_group_that_cannot_be_made_is_none(dcgmi: Dcgmi, tmp_path: Path) -> None:
+    dcgmi.diag(Answer(stdout="done", leaves="child"))
+    assert run(command(dcgmi), lambda: Programs(tmp_path / "absent")).stdout == "done"
+    assert dcgmi.alive() == ()
 
 
-def test_another_containers_processes_are_left_alone(
-    dcgmi: Dcgmi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its numbers are not ours: only the group is ended, which needs no look."""
-    dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="deaf child"))
-    fake = tmp_path / "proc"
-    bystander = subprocess.Popen(["sleep", "300"])
-    (fake / str(bystander.pid)).mkdir(parents=True)
-    monkeypatch.setattr("vitald.diagnostics.run.start.secrets.token_hex", lambda _: "guessed")
-    (fake / str(bystander.pid) / "environ").write_text("VITALD_RUN=guessed")
-    (fake / str(bystander.pid) / "stat").write_text(
-        f"{bystander.pid} (nvvs) S 1 {bystander.pid} 1 0 -1 {'0 ' * 14}99999999999 0"
-    )
-    try:
-        output = run_past_deadline(command(dcgmi), dcgmi.runs, lambda: Programs(procfs=fake))
-        assert (output.ended, output.exit_code) == (ProgramEnd.DEADLINE, -signal.SIGKILL)
-        assert bystander.poll() is None
-        assert find_leftovers(fake) == (f"nvvs (pid {bystander.pid})",)
-        dcgmi.diag(Answer(leaves="deaf child"))
-        assert run(command(dcgmi), lambda: Programs(procfs=fake)).exit_code == 0
-    finally:
-        bystander.kill()
-        bystander.wait()
-    until(lambda: dcgmi.alive() == ())
+def test_a_control_group_is_delegated_where_it_belongs_to_the_daemons_user(tmp_path: Path) -> None:
+    require(os.getuid() == 0, "root, to become another user")
+    for procfs, lines in (("new", "4:memory:/a\n0::/a/vitald.service\n"), ("old", "4:memory:/a\n")):
+        (tmp_path / procfs / "self").mkdir(parents=True)
+        (tmp_path / procfs / "self/cgroup").write_text(lines)
+    own = tmp_path / "cgroup/a/vitald.service"
+    own.mkdir(parents=True)
+
+    def find(procfs: str) -> Path | None:
+        return find_delegated_cgroup(tmp_path / procfs, tmp_path / "cgroup")
+
+    assert find("new") is None  # of root, without systemd's attribute
+    os.setxattr(own, "trusted.delegate", b"1")
+    assert (find("new"), find("old")) == (own, None)
+    own.rmdir()
+    assert find("new") is None
 
 
 def test_a_kernel_without_pidfd(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1007,7 +1008,7 @@ def test_orphans_that_become_ours_leave_no_zombies() -> None:
     first = "ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)"
     last = "print(os.system(f'ps -o state= --ppid {os.getpid()} | grep -c Z'))"
     said = script(
-        _SCRIPT.format(first=first) + last, "(setsid sh -c 'sleep 300 & sleep 300' &) ; sleep 0.2"
+        _SCRIPT.format(first=first) + last, "(sh -c 'sleep 300 & sleep 300' &) ; sleep 0.2"
     )
     lines = said.splitlines()
     assert lines[0].startswith("exited|0|it left behind ")
@@ -1021,7 +1022,7 @@ def test_as_an_ordinary_user(tmp_path: Path) -> None:
     folder.chmod(0o755)
     try:
         with Dcgmi(folder / "bin") as dcgmi:
-            for kind in ("session", "daemon"):
+            for kind in ("child", "deaf child"):
                 dcgmi.diag(Answer(hang=True, ignores_term=True, leaves=kind))
                 dcgmi.forget()
                 said = _as_nobody(lambda: run_past_deadline(command(dcgmi), dcgmi.runs))
@@ -1029,7 +1030,6 @@ def test_as_an_ordinary_user(tmp_path: Path) -> None:
                     said == f"{ProgramEnd.DEADLINE.value} {-signal.SIGKILL} no end within"
                     " 3600 s; SIGTERM did not end it: killed"
                 )
-                assert dcgmi.runs()[-1].environment["VITALD_RUN"]
                 assert dcgmi.alive() == ()
     finally:
         subprocess.run(["rm", "-rf", folder], check=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -321,29 +320,26 @@ def test_what_the_daemons_stop_cut_short_is_remembered(
 
 
 @pytest.mark.core
-def test_a_run_that_the_daemons_death_cut_is_recorded_and_its_processes_are_ended(
+def test_a_run_that_the_daemons_death_cut_is_recorded_and_its_tests_are_waited_for(
     make: Callable[..., Node], dcgmi: Dcgmi
 ) -> None:
     node = make()
-    dcgmi.answer("diag -r 2", Answer(hang=True, leaves="session"))
-    with subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"VITALD_RUN": "another"}
-    ) as of_another_daemon:
-        cut = asked(node, 2)
-        with_child(node, dcgmi)
-        node.kill()
-        assert alive(dcgmi) != []
-        node.start()
-        until(lambda: alive(dcgmi) == [], "the end of what it left")
-        assert of_another_daemon.poll() is None
-        of_another_daemon.communicate(b"\n")
+    dcgmi.answer("diag -r 2", Answer(hang=True, leaves="deaf child"))
+    cut = asked(node, 2)
+    with_child(node, dcgmi)
+    node.kill()
+    assert alive(dcgmi) != []
+    node.start()
+    waiting = asked(node, 1)
+    until(lambda: "nvvs" in str(state(node)["active"]), "its reason to wait")
+    dcgmi.end()
+    assert ended(node, waiting)["outcome"] == "pass"
     over = ended(node, cut)
     assert over["outcome"] == "inconclusive"
     assert over["why"] == "interrupted: vitald was killed or crashed while it ran"
     [owed] = cast("list[Json]", state(node)["active"])
     assert owed["id"] == f"{cut}.2" and "interrupted" in str(owed["waitsFor"])
     assert f"dcgm level 2: inconclusive: {over['why']}" in [one["raw"] for one in node.events()]
-    assert node.said("diagnostic_leftovers_ending")
     shown = node.cli("diag", "show", cut).stdout
     assert "no exit code" in shown and "started" not in shown
     node.restart()

@@ -13,7 +13,7 @@ import pytest
 from vitald.config.paths import Paths
 from vitald.config.values import Config
 from vitald.diagnostics.check import Check, Command, Output, ProgramEnd
-from vitald.diagnostics.run.descendants import Process
+from vitald.diagnostics.run.held_processes import Process
 from vitald.model.diagnostic import Report, RunRequest
 
 

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.unit.diagnostics_house import PASSED, House, Tested, ask, quick, settled_after_boot, told
-from tests.waiting import until, until_async
-from vitald.diagnostics import device_access, source
-from vitald.diagnostics.device_access import InterruptedRun
-from vitald.diagnostics.run.descendants import Descendants, Process
+from tests.waiting import until_async
+from vitald.diagnostics import source
 from vitald.diagnostics.schedule import MAX_RETRIES
 from vitald.model.source import Position
 from vitald.model.words import Outcome, Remedy
 
 __all__ = ["quick"]
-
-# It ignores SIGTERM, and says when it does.
-DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); input()"
 
 
 async def cut_in_the_middle(after: Position | None = None) -> Position:
@@ -134,93 +125,3 @@ def test_a_run_in_which_the_node_goes_down_each_time_is_given_up() -> None:
         assert "diagnostic/not_run" in house.codes
 
     told(work)
-
-
-def test_processes_that_ignore_sigterm_are_killed_and_nothing_starts_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(device_access, "_LEFTOVERS_GRACE_S", float("inf"))
-
-    async def work() -> None:
-        left = await cut_in_the_middle()
-        marker = json.loads(left.cursor)["begun"]["marker"]
-        with deaf(marker) as process:
-            async with House(after=left).open() as house:
-                waiting = house.manager.request_run(ask(1))
-                await until_async(lambda: house.manager.active[0].waits_for, "its reason")
-                waits_for = house.manager.active[0].waits_for
-                assert waits_for.startswith("the end of an earlier diagnostic: python3")
-                assert waits_for.endswith(f" (pid {process.pid})")
-                assert house.manager.blocked == waits_for
-                monkeypatch.setattr(device_access, "_LEFTOVERS_GRACE_S", 0.0)
-                assert (await house.ended(waiting)).report == PASSED
-            assert not Path(f"/proc/{process.pid}").exists()
-
-    told(work)
-
-
-def test_nothing_starts_while_it_is_not_known_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: InterruptedRun) -> list[Process]:
-        raise OSError("processes cannot be listed")
-
-    monkeypatch.setattr(InterruptedRun, "end_processes", fail)
-
-    async def work() -> None:
-        async with House(after=await cut_in_the_middle()).open() as house:
-            waiting = house.manager.request_run(ask(1))
-            await until_async(lambda: house.manager.active[0].waits_for, "its reason")
-            assert "not known: processes cannot be listed" in house.manager.active[0].waits_for
-            assert house.programs.runs == []
-            monkeypatch.setattr(InterruptedRun, "end_processes", lambda _: [])
-            assert (await house.ended(waiting)).report == PASSED
-
-    told(work)
-
-
-def test_processes_of_a_boot_before_this_one_are_not_looked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(device_access, "_LEFTOVERS_GRACE_S", 0.0)
-
-    async def work() -> None:
-        left = await cut_in_the_middle()
-        with deaf(json.loads(left.cursor)["begun"]["marker"]) as process:
-            async with House(after=rebooted(left)).open() as house:
-                assert (await house.ended(house.manager.request_run(ask(1)))).report == PASSED
-            assert process.poll() is None
-            process.kill()
-
-    told(work)
-
-
-def deaf(marker: str) -> subprocess.Popen[bytes]:
-    """A process with a marker, which ignores SIGTERM."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", DEAF],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={"VITALD_RUN": marker},
-    )
-    assert process.stdout is not None and process.stdout.readline() == b"1\n"
-    return process
-
-
-def test_a_marker_finds_processes_of_a_session_begun_outside_the_container(tmp_path: Path) -> None:
-    """As after `docker exec`: /proc shows such a session as 0, as it does for kernel threads."""
-    (tmp_path / "self").symlink_to(str(os.getpid()))
-    for pid, flags in ((71, 0x00400000), (72, 0x00200040)):
-        (tmp_path / str(pid)).mkdir()
-        fields = ["S", "0", "0", "0", "0", "-1", str(flags), *["0"] * 12, "500"]
-        (tmp_path / f"{pid}/stat").write_text(f"{pid} (nvvs) {' '.join(fields)}")
-        (tmp_path / f"{pid}/environ").write_bytes(b"VITALD_RUN=one\0")
-    living = Descendants(None, "one", tmp_path).sweep_processes()
-    assert [process.pid for process in living] == [71]
-
-
-def test_a_marker_finds_only_its_own_processes() -> None:
-    with deaf("one") as mine, deaf("another") as other:
-        assert [process.pid for process in InterruptedRun("one").end_processes()] == [mine.pid]
-        mine.kill()
-        until(lambda: mine.poll() is not None, "its end")
-        assert other.poll() is None
-        other.kill()

@@ -22,7 +22,7 @@ from vitald.diagnostics.checks.dcgm_health import (
     judge_answer,
     read_answer,
 )
-from vitald.diagnostics.run.descendants import Process
+from vitald.diagnostics.run.held_processes import Process
 from vitald.diagnostics.settings import DcgmHealthSettings as Settings
 from vitald.diagnostics.settings import DcgmSettings
 from vitald.model.diagnostic import Fault, Report

@@ -16,7 +16,7 @@ from vitald.config.values import Config
 from vitald.diagnostics import checks
 from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.checks.dcgm import GRACE_S, build_check
-from vitald.diagnostics.run.descendants import Process
+from vitald.diagnostics.run.held_processes import Process
 from vitald.diagnostics.settings import DcgmSettings
 from vitald.model.diagnostic import Report, RunRequest
 from vitald.model.words import Outcome, Remedy

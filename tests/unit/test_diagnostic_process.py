@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.dcgmi import Fault, document, exit_code
-from vitald.diagnostics.run.descendants import list_processes
+from vitald.diagnostics.run.held_processes import list_processes
 from vitald.diagnostics.run.process import _KeptOutput
 from vitald.diagnostics.run.start import clean_environment
 

@@ -84,6 +84,7 @@ class Tree:
         files: Sequence[str] = (),
         *,
         parent: int = 1,
+        session: int = 1,
         flags: int = 0,
         state: str = "S",
         threads: int = 1,
@@ -97,7 +98,7 @@ class Tree:
         for number, path in enumerate(("/dev/null", "pipe:[4711]", *files)):
             self.open(pid, number, path)
         (folder / "stat").write_text(
-            f"{pid} ({name}) {state} {parent} 1 1 0 -1 {flags} {'0 ' * 10}{threads} 0 100"
+            f"{pid} ({name}) {state} {parent} 1 {session} 0 -1 {flags} {'0 ' * 10}{threads} 0 100"
             f" {'0 ' * 8}{pending} 0\n"
         )
         (folder / "cgroup").write_text(cgroup)
@@ -298,11 +299,23 @@ def test_what_is_ours_does_not_count(tree: Tree) -> None:
     tree.process(102, "sh", parent=101)
     tree.process(103, "all_reduce_perf", ["/dev/nvidia1"], parent=102)
     tree.process(104, "nvvs", ["/dev/nvidia2", "/dev/nvidia-uvm"])
-    ours, other = "VITALD_RUN=20240101T000000-1-dcgm-2\0", "NOT_VITALD_RUN=1\0X=\nVITALD_RUN=1\0"
-    tree.process(105, "helper", ["/dev/nvidia3"], environ=f"PATH=/bin\0{ours}")
-    tree.process(106, "helper", ["/dev/nvidia4"], environ=f"PATH=/bin\0{other}")
+    tree.process(105, "helper", ["/dev/nvidia3"], session=103)  # an orphan
+    tree.process(106, "helper", ["/dev/nvidia4"], environ="VITALD_RUN=1\0")
     assert [use.pid for use in tree.detector(own=[100]).uses()] == [106]
-    assert [use.pid for use in tree.detector().uses()] == [101, 103, 106]
+    assert [use.pid for use in tree.detector().uses()] == [101, 103, 105, 106]
+
+
+def test_what_is_in_a_control_group_of_a_run_does_not_count(tree: Tree) -> None:
+    service = "0::/system.slice/vitald.service"
+    (tree.procfs / "self").mkdir(parents=True)
+    (tree.procfs / "self/cgroup").write_text(f"4:memory:/\n{service}\n")
+    tree.process(1, "systemd")
+    tree.process(101, "helper", ["/dev/nvidia0"], cgroup=f"{service}/diagnostic-7\n")
+    tree.process(
+        102, "train", ["/dev/nvidia1"], cgroup=f"0::/user.slice{service[3:]}/diagnostic-7\n"
+    )
+    tree.process(103, "train", ["/dev/nvidia2"], cgroup="0::/user.slice/diagnostic-7\n")
+    assert [use.pid for use in tree.detector(own=[100]).uses()] == [102, 103]
 
 
 def test_parents_that_go_in_a_circle_end(tree: Tree) -> None:
@@ -462,7 +475,7 @@ def test_a_reboot_waits_for_what_it_would_end(tree: Tree) -> None:
     tree.process(101, "vitald-nvml", ["/dev/nvidia1"], parent=100)
     tree.process(200, "nv-hostengine", ["/dev/nvidia0"])
     tree.process(300, "nvvs", ["/dev/nvidia2"])
-    tree.process(400, "sleep", ["/dev/nvidia3"], environ="VITALD_RUN=20240101T000000-1-dcgm-2")
+    tree.process(400, "sleep", ["/dev/nvidia3"])
     tree.process(500, "python3", ["/dev/nvidia4"], cgroup="0::/slurmstepd.scope/job_7/step_0\n")
     detector = tree.detector(own=[100])
     assert words(detector.find_device_users()) == [
@@ -907,8 +920,6 @@ def test_a_real_process_is_seen_and_one_of_ours_is_not(tmp_path: Path) -> None:
         device.touch()  # as udev may make it anew
         assert [use.pid for use in real(tmp_path).uses()] == [process.pid]
     assert detector.uses() == ()
-    with child(OPEN.format(path=str(device)), VITALD_RUN="20240101T000000-1-dcgm-2"):
-        assert detector.uses() == ()
 
 
 @pytest.mark.usefixtures("whole_machine")

@@ -23,7 +23,7 @@ from vitald.config.section import TakesEffect
 from vitald.core.config_reload import compare_configs, merge_reloaded
 from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.check_set import SiteCheck
-from vitald.diagnostics.run.descendants import Process, list_processes
+from vitald.diagnostics.run.held_processes import Process, list_processes
 from vitald.diagnostics.run_events import NOT_RUN, make_removed_events
 from vitald.diagnostics.schedule import SCHEDULE
 from vitald.diagnostics.settings import SiteCheckSettings

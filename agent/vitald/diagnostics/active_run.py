@@ -22,7 +22,6 @@ from vitald.diagnostics.node_view import NodeView
 from vitald.diagnostics.queue import BegunRun, RunQueue, is_automatic
 from vitald.diagnostics.results import ResultRecorder
 from vitald.diagnostics.run.process import Programs
-from vitald.diagnostics.run.start import make_marker
 from vitald.model.diagnostic import ActiveRun, Report, Run, Stage
 from vitald.model.words import Outcome, Remedy
 
@@ -43,7 +42,6 @@ class _Execution:
     active_run: ActiveRun
     check: Check
     began: float  # seconds since the epoch
-    marker: str = field(default_factory=make_marker)
     stop_reason: str = ""
     room_for: str = ""  # the work that it makes room for
     cut: bool = False  # its program was stopped, or not started
@@ -96,9 +94,7 @@ class Runner:
         if execution is None:
             return None
         run = execution.active_run
-        return BegunRun(
-            id=run.id, request=run.request, began=execution.began, marker=execution.marker
-        )
+        return BegunRun(id=run.id, request=run.request, began=execution.began)
 
     def start_run(self, queued: ActiveRun) -> None:
         began = time.time()
@@ -220,7 +216,7 @@ class Runner:
         if execution.stop_reason:
             execution.cut = True
             return Output(ended=ProgramEnd.CANCELLED, why=execution.stop_reason)
-        output = await self._programs.execute(replace(command, marker=execution.marker))
+        output = await self._programs.execute(command)
         stopped = output.ended is ProgramEnd.CANCELLED and bool(execution.stop_reason)
         execution.cut = execution.cut or stopped
         execution.command = " ".join(command.argv)
@@ -317,13 +313,8 @@ class RunDispatcher:
             or self._obstacle
         )
 
-    def end_interrupted_run(self, marker: str) -> None:
-        """What is left of the run with this marker is ended before anything starts."""
-        self._access.end_interrupted_run(marker)
-
     async def start_next_run(self) -> None:
         """Starts the first queued run that may start, unless one is active."""
-        await self._access.end_leftovers()
         if self._runner.active is None and self._queue.queued:
             await self._start_first_ready()
         if not self._queue.queued:

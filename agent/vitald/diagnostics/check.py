@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from vitald.catalog import Catalog
-from vitald.diagnostics.run.descendants import Process
+from vitald.diagnostics.run.held_processes import Process
 from vitald.model.diagnostic import Report, RunRequest
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -41,7 +41,6 @@ class Command:
     )
     environment: Mapping[str, str] = field(default_factory=dict)  # added to a cleaned one
     max_bytes: int = MAX_BYTES  # of its output that are kept, both streams together
-    marker: str = ""  # of its run, in the environment of all its processes; empty for a new one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

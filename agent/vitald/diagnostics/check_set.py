@@ -13,7 +13,7 @@ from vitald.catalog import Catalog
 from vitald.diagnostics.check import CatalogReader, Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.run import tool
-from vitald.diagnostics.run.descendants import Process, is_running
+from vitald.diagnostics.run.held_processes import Process, is_running
 from vitald.diagnostics.schedule import SCHEDULE
 from vitald.diagnostics.settings import ExitCodes, ExitMeaning, SiteCheckSettings
 from vitald.model.diagnostic import MONITOR, TRIAGE, Fault, Report, RunRequest

@@ -1,5 +1,5 @@
 """
-Whether a run may have the devices: jobs, a release, other processes, leftovers of an earlier run.
+Whether a run may have the devices: jobs, a release, other processes, diagnostics that go on.
 And whether a repair may have them, for which more is required.
 
 A state that cannot be determined counts as use.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ import structlog
 from vitald.diagnostics.idle.detector import IdleContext, IdleDetector, Use
 from vitald.diagnostics.node_view import NodeView
 from vitald.diagnostics.problem_log import ProblemLog
-from vitald.diagnostics.run.descendants import Descendants, Process, list_processes
+from vitald.diagnostics.run.held_processes import list_processes
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
@@ -31,10 +30,8 @@ _DETECTOR_TIMEOUT_S = 5.0
 _EXPECTED_JOB_S = 60.0  # by then a job that began is in the node's state
 _RELEASE_S = 12.0  # by then an announced release has begun, or has failed
 _PROBLEM = "idle_not_known"
-_LEFTOVERS_PROBLEM = "leftovers_not_known"
 _IDLE_PERIOD_S = 10.0
 _IDLE_MAX_AGE_S = 30.0
-_LEFTOVERS_GRACE_S = 10.0  # between SIGTERM and SIGKILL
 _FIRST_USER = 1000  # of people; those below are services (login.defs(5), UID_MIN)
 
 
@@ -86,8 +83,6 @@ class DeviceAccess:
         # Jobs that began and may not be in the node's state yet, with the time of their begin.
         self._expected_jobs: dict[str, float] = {}
         self._release_announced_at = -_RELEASE_S
-        self._interrupted: InterruptedRun | None = None
-        self._leftovers: tuple[str, ...] = ()  # of it, as of the last sweep
 
     def close(self) -> None:
         self._detector_thread.close()
@@ -125,34 +120,12 @@ class DeviceAccess:
         released = self.describe_release()
         return f"the end of the release: {released}" if released else ""
 
-    def end_interrupted_run(self, marker: str) -> None:
-        """From now on, `end_leftovers` ends what is left of the run with this marker."""
-        self._interrupted = InterruptedRun(marker)
-
-    async def end_leftovers(self) -> None:
-        """Signals what an interrupted run has left; to be called again and again."""
-        if self._interrupted is None:
-            return
-        try:
-            living = await self._detector_thread.call(
-                self._interrupted.end_processes, _DETECTOR_TIMEOUT_S
-            )
-        except (ThreadStuck, OSError) as error:  # nothing starts while it is not known
-            self._problems.report_problem(_LEFTOVERS_PROBLEM, error, "all diagnostics wait")
-            self._leftovers = (f"not known: {error}",)
-            return
-        self._problems.clear_problem(_LEFTOVERS_PROBLEM)
-        self._leftovers = tuple(map(str, living))
-        if not living:
-            self._interrupted = None
-
     async def find_leftovers(self) -> str:
         """Processes of an earlier run that prevent any start; "" if there are none."""
         try:
             left = await self._worker_thread.call(partial(find_leftovers, self._procfs))
         except (ThreadStuck, OSError) as error:
             return f"reading the processes: {error}"
-        left = (*self._leftovers, *left)
         return f"the end of an earlier diagnostic: {', '.join(left[:3])}" if left else ""
 
     async def find_users(self, *, testing: bool) -> tuple[Use, ...]:
@@ -242,39 +215,14 @@ class IdleMonitor:
         self._idle_since = now - idle_s if is_idle else None
 
 
-class InterruptedRun:
-    """The processes of the run that has `marker`, whose daemon was killed. Reading them may hang in
-    the kernel. Under systemd there are none: a daemon's control group ends with it.
-    """
-
-    def __init__(self, marker: str, procfs: Path = Path("/proc")) -> None:
-        self._descendants = Descendants(None, marker, procfs)
-        self._began: float | None = None
-
-    def end_processes(self) -> list[Process]:
-        """Sends SIGTERM at first and SIGKILL after the grace, and returns those that live: to be
-        called until none does. Raises OSError if processes cannot be listed.
-        """
-        now = time.monotonic()
-        began = now if self._began is None else self._began
-        is_late = now - began >= _LEFTOVERS_GRACE_S
-        living = self._descendants.sweep_processes(signal.SIGKILL if is_late else signal.SIGTERM)
-        if self._began is None and living:
-            log.warning(
-                "diagnostic_leftovers_ending", processes=[str(process) for process in living]
-            )
-        self._began = began
-        return living
-
-
 def find_leftovers(
     procfs: Path = Path("/proc"), names: Sequence[str] = ("nvvs",)
 ) -> tuple[str, ...]:
     """Diagnostics that go on without who started them, by the names of their programs: `nvvs (pid
     4711)`.
 
-    DCGM's host engine starts its tests itself: they have no marker, outlive a `dcgmi` that was
-    killed, and are waited for. They end sooner if `dcgmi` gets a SIGTERM here. Whatever an ordinary
+    DCGM's host engine starts its tests itself: they outlive a `dcgmi` that was killed, and are
+    waited for. They end sooner if `dcgmi` gets a SIGTERM here. Whatever an ordinary
     user calls by that name is none. Raises OSError where processes cannot be listed.
     """
     named = (

@@ -252,12 +252,11 @@ def _read_owed(stored: Mapping[str, object]) -> OwedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunRun:
-    """A run that has begun and not ended. `marker` is in the environment of its processes."""
+    """A run that has begun and not ended."""
 
     id: str
     request: RunRequest
     began: float  # seconds since the epoch
-    marker: str
 
     @property
     def memory(self) -> Mapping[str, object]:
@@ -281,7 +280,6 @@ def read_begun(stored: Mapping[str, object]) -> BegunRun:
         id=str(stored["id"]),
         request=read_request(stored["request"]),
         began=float(str(stored["began"])),
-        marker=str(stored["marker"]),
     )
 
 

@@ -157,8 +157,7 @@ class DiagnosticSource:
                 "memory_not_read",
                 source=NAME,
                 error=str(error),
-                effect="what must be found twice begins anew, no requested run is repeated, and"
-                " what an interrupted run has left is not ended",
+                effect="what must be found twice begins anew, and no requested run is repeated",
             )
             return
         if begun is not None:
@@ -168,8 +167,6 @@ class DiagnosticSource:
         """A run in the middle of which the daemon ended. Where it brought the node down, it is not
         repeated without limit.
         """
-        if not rebooted:
-            self._dispatcher.end_interrupted_run(begun.marker)
         run = begun.make_interrupted_run(time.time(), rebooted=rebooted)
         self._results.record_run(run, cut=not rebooted)
 

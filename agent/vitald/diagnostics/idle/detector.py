@@ -313,7 +313,7 @@ class IdleDetector:
         return any(
             ancestor in self._own or tests.matches_process(running(ancestor, name))
             for ancestor, name in lineage
-        ) or self._table.is_marked(pid)
+        ) or self._table.is_held(pid)
 
     def _name_use(self, kind: UseKind, pid: int, words: str, device: str) -> Use:
         """By the work that it is part of, where its cgroup says it."""

@@ -7,8 +7,8 @@ Refuses  whose work counts: that is the idle detector's.
 
 Kernel threads are recognised once. Tables of open files cost the most: they are read at each scan
 for young processes and otherwise every two seconds, less often the longer a read takes. What lies
-in a process's memory (command line, environment) is read only if the process holds a device or a
-step: reading that of a process stuck in the driver may block. Source: proc(5), pid_namespaces(7).
+in a process's memory (its command line) is read only if the process holds a device or a step:
+reading that of a process stuck in the driver may block. Source: proc(5), pid_namespaces(7).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from time import perf_counter
 
 from vitald.diagnostics.idle.harmless import RunningProgram
+from vitald.diagnostics.run.held_processes import RUN_CGROUP
 from vitald.small_files import KERNEL_THREAD, list_names, read_text
 from vitald.text import clean_line, count_noun, join_first
 
@@ -30,7 +31,6 @@ from vitald.text import clean_line, count_noun, join_first
 # of MIG's management are open to all users.
 _DEVICE = r"(nvidia(?:[0-9]+|-uvm|-caps/nvidia-cap(?:[3-9]|[0-9]{2,}))|neuron[0-9]+)"
 
-_OUR_MARK = b"VITALD_RUN="  # in the environment of what a run of ours starts
 
 _STEPD = "slurmstepd"
 _STEP = re.compile(r"slurmstepd: \[([0-9]+)")
@@ -71,6 +71,7 @@ class Stat:
     name: str
     state: str
     parent: int
+    session: int
     threads: int
     kernel: bool
     killed: bool
@@ -171,6 +172,7 @@ class ProcessTable:
                 name=clean_line(head.partition("(")[2]),
                 state=words[0],
                 parent=int(words[1]),
+                session=int(words[3]),
                 threads=int(words[17]),
                 kernel=bool(flags & KERNEL_THREAD),
                 killed=bool(flags & _EXITING or pending & _SIGKILL),
@@ -203,27 +205,28 @@ class ProcessTable:
         return RunningProgram(name, owner, path, file_owner)
 
     def list_ancestors(self, pid: int) -> Iterator[tuple[int, str]]:
-        """A process, its parent, and so on, each with its name, which is empty where it has
-        ended.
+        """A process, its parent, and so on, each with its name, which is empty where it has ended.
+        After an orphan comes the leader of its session.
         """
         for _ in range(_MAX_PARENTS):
             found = self.read_stat(pid)
             yield pid, found.name if found is not None else ""
             if found is None or found.parent <= 0:
                 return
-            pid = found.parent
+            is_orphan = found.parent == _INIT and found.session not in (0, pid)
+            pid = found.session if is_orphan else found.parent
 
-    def read_cgroups(self, pid: int) -> str:
+    def read_cgroups(self, pid: int | str) -> str:
         """Its control groups, one line for each hierarchy; empty if they cannot be read."""
         with suppress(OSError):
             return read_text(f"{self._procfs}/{pid}/cgroup")
         return ""
 
-    def is_marked(self, pid: int) -> bool:
-        """Whether a run of ours started it, or something that started it."""
-        with suppress(OSError), open(f"{self._procfs}/{pid}/environ", "rb") as file:
-            return any(word.startswith(_OUR_MARK) for word in file.read(_MAX_FILES).split(b"\0"))
-        return False
+    def is_held(self, pid: int) -> bool:
+        """Whether it is in a control group that the daemon made for a run."""
+        lines = self.read_cgroups("self").splitlines()
+        own = next((line for line in lines if line.startswith("0::")), "0::")
+        return f"\n{own}/{RUN_CGROUP}" in f"\n{self.read_cgroups(pid)}"
 
     @property
     def unreadable_reason(self) -> str:

@@ -5,9 +5,9 @@ Processes that others started on its behalf, such as DCGM's engine, are not cove
 `device_access.find_leftovers` finds those.
 
 SIGTERM comes first, since `dcgmi` then makes the engine stop its tests; SIGKILL follows after a
-grace period. Child processes left behind are ended too, also after a normal exit. The program is
-reaped last: until then no other process can get its id, which is also the id of its group and
-session. Processes that cannot be ended, because they hang in the kernel or belong to another user,
+grace period. Processes left behind are ended too, also after a normal exit. The program is reaped
+last: until then no other process can get its id, which is also the id of its group and session.
+Processes that cannot be ended, because they hang in the kernel or belong to another user,
 are named in the result.
 """
 
@@ -25,7 +25,7 @@ from pathlib import Path
 import anyio
 
 from vitald.diagnostics.check import Command, Output, ProgramEnd
-from vitald.diagnostics.run.descendants import Process
+from vitald.diagnostics.run.held_processes import Process
 from vitald.diagnostics.run.start import NotStarted, Started, start_program
 from vitald.text import clean_line, join_first
 from vitald.worker_thread import ThreadStuck, WorkerThread
@@ -35,8 +35,7 @@ _LEFT_S = 1.0  # for a child that was left behind, between SIGTERM and SIGKILL
 _LAST_S = 5.0  # for the kernel to clear away what was killed
 _HURRY_S = 0.5  # either of these, when the daemon stops
 _SETTLE_S = 0.3  # for the end of the output, once nothing of the program is left
-_FIND_S = 0.2  # for finding its children before it is signalled, and they lose their parent
-_SWEEP_S = 1.0  # one scan of all processes
+_LIST_S = 1.0  # one list of its processes
 _AGAIN_S = 0.03  # between two of them
 _POLL_S = 0.05  # where the kernel has no pidfd
 _READ_BYTES = 256 * 1024
@@ -45,10 +44,10 @@ _MAX_NAMED = 4  # processes named in a sentence
 
 
 class Programs:
-    """Runs one program at a time."""
+    """Runs one program at a time. `delegated`: the control group that the daemon may divide."""
 
-    def __init__(self, procfs: Path = Path("/proc")) -> None:
-        self._procfs = procfs
+    def __init__(self, delegated: Path | None = None) -> None:
+        self._delegated = delegated
         self._program: _ProgramRun | None = None
         self._task: asyncio.Task[Output] | None = None
 
@@ -58,7 +57,7 @@ class Programs:
         """
         if self._task is not None and not self._task.done():
             raise RuntimeError("one program at a time")
-        program = self._program = _ProgramRun(command, self._procfs)
+        program = self._program = _ProgramRun(command, self._delegated)
         task = self._task = asyncio.create_task(
             program.run_program(), name=f"program {command.argv[:1]}"
         )
@@ -87,14 +86,13 @@ class Programs:
 class _ProgramRun:
     """One program from start to end."""
 
-    def __init__(self, command: Command, procfs: Path) -> None:
+    def __init__(self, command: Command, delegated: Path | None) -> None:
         self._command = command
-        self._procfs = procfs
+        self._delegated = delegated
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._changed = asyncio.Event()
         self._worker_thread = WorkerThread("diagnostic")
-        self._deep = True  # processes' environments can be read without hanging
         self._pipes = _OutputPipes(self._changed, command.max_bytes)
         self._pidfd = -1
         self._lock = threading.Lock()
@@ -108,7 +106,6 @@ class _ProgramRun:
         self._killed = False
         self._last_s = _LAST_S
         self._behind: list[str] = []
-        self._blind = False
 
     # --- from outside, on the loop
 
@@ -165,13 +162,14 @@ class _ProgramRun:
 
     def _spawn_process(self) -> None:
         """Runs in the worker thread. Raises NotStarted."""
-        started = start_program(self._command, self._procfs)
+        started = start_program(self._command, self._delegated)
         with self._lock:
             if not self._given_up:
                 self._started = started
                 return
-        started.descendants.signal_group(signal.SIGKILL)
+        started.processes.signal_living(signal.SIGKILL)
         started.popen.wait()
+        started.processes.close()
         for fd in started.pipes:
             os.close(fd)
 
@@ -186,16 +184,12 @@ class _ProgramRun:
                 self.end_program(
                     ProgramEnd.DEADLINE, f"no end within {self._command.deadline_s:g} s", None
                 )
-            sweeping = asyncio.create_task(self._sweep_processes(signal.SIGTERM))
-            sweeping.add_done_callback(lambda _: self._changed.set())
-            soon = self._loop.time() + _FIND_S
-            await self._wait_until(sweeping.done, lambda: min(soon, self._kill_at))
             self._signal_group(signal.SIGTERM)
+            await self._signal_living(signal.SIGTERM)
             await self._wait_until(lambda: self._exited is not None, lambda: self._kill_at)
             if self._exited is None:
                 self._killed = True
                 self._signal_group(signal.SIGKILL)
-            await sweeping
         return await self._end_remaining()
 
     async def _end_remaining(self) -> list[Process]:
@@ -210,11 +204,9 @@ class _ProgramRun:
             now = self._loop.time()
             if self._killed or now >= min(self._kill_at, began + _LEFT_S):
                 number, killing = signal.SIGKILL, now if killing is None else killing
-            seen = await self._sweep_processes(number)
+            seen = await self._signal_living(number)
             self._check_exit()
             if not seen and self._exited is not None:
-                if self._blind:
-                    self._signal_group(signal.SIGKILL)  # its group at least
                 return []
             if killing is not None and now - killing >= self._last_s:
                 return seen
@@ -223,30 +215,18 @@ class _ProgramRun:
             number = number or signal.SIGTERM
             await self._pause_for(_AGAIN_S)
 
-    async def _sweep_processes(self, number: int | None) -> list[Process]:
-        """Finds the living descendants, and sends them a signal. Empty if processes cannot be
-        listed.
-        """
+    async def _signal_living(self, number: int | None) -> list[Process]:
+        """The processes that live, after a signal. Empty if they cannot be listed."""
         assert self._started is not None
+        signal_living = partial(self._started.processes.signal_living, number)
         try:
-            return await self._worker_thread.call(
-                partial(self._started.descendants.sweep_processes, number, deep=self._deep),
-                _SWEEP_S,
-            )
-        except ThreadStuck:
-            self._blind = True
-            if not self._deep:
-                return []
-            self._worker_thread.close()
-            # Reading the environment of some process hangs: go on without environments.
-            self._deep, self._worker_thread = False, WorkerThread("diagnostic")
-            return await self._sweep_processes(number)
-        except OSError:
-            self._blind = True
+            return await self._worker_thread.call(signal_living, _LIST_S)
+        except (ThreadStuck, OSError):
+            self._signal_group(signal.SIGKILL)  # at least
             return []
         except asyncio.CancelledError:
             self.end_soon()
-            return await self._sweep_processes(number)
+            return await self._signal_living(number)
 
     async def _drain_output(self) -> None:
         """Reads the rest of the output. Another process may keep the pipes open for ever."""
@@ -307,9 +287,9 @@ class _ProgramRun:
         self._changed.set()
 
     def _signal_group(self, number: int) -> None:
-        """Signals the program's group, without a scan of all processes."""
+        """Signals the program's group, without a list of its processes."""
         if self._started is not None:
-            self._started.descendants.signal_group(number)
+            self._started.processes.signal_group(number)
 
     def _forget_pidfd(self) -> None:
         if self._pidfd >= 0:
@@ -325,8 +305,9 @@ class _ProgramRun:
         self._pipes.close_pipes(started.pipes)
         self._forget_pidfd()
         if self._exited is None:
-            started.descendants.signal_group(signal.SIGKILL)
+            started.processes.signal_group(signal.SIGKILL)
         _reap_process(started.popen)
+        started.processes.close()
 
     # --- what came of it
 
@@ -363,8 +344,6 @@ class _ProgramRun:
             yield f"it left behind {join_first(self._behind, _MAX_NAMED)}{now_ended}"
         if stuck:
             yield f"cannot be ended: {join_first(stuck, _MAX_NAMED)}"
-        if self._blind and (self._behind or stuck or self._ended):
-            yield "what it may have started elsewhere could not be looked for"
 
     def _make_output(self, ended: ProgramEnd, why: str, left: tuple[Process, ...] = ()) -> Output:
         stdout, stderr = self._pipes.streams

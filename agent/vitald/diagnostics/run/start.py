@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from pathlib import Path
 from vitald.config.paths import FOLDERS
 from vitald.diagnostics.check import Command
 from vitald.diagnostics.run import tool
-from vitald.diagnostics.run.descendants import MARKER, Descendants
+from vitald.diagnostics.run.held_processes import HeldProcesses
 from vitald.text import clean_line
 
 _OOM_SCORE = "500"  # the daemon's is below 0, and a diagnostic is what the node can best do without
@@ -90,13 +89,12 @@ class Started:
 
     popen: subprocess.Popen[bytes]
     pipes: tuple[int, ...]  # its stdout and stderr, to be read
-    descendants: Descendants
+    processes: HeldProcesses
 
 
-def start_program(command: Command, procfs: Path) -> Started:
-    """Raises NotStarted."""
-    marker = command.marker or make_marker()
-    environment = clean_environment(os.environ) | dict(command.environment) | {MARKER: marker}
+def start_program(command: Command, delegated: Path | None) -> Started:
+    """`delegated`: as for HeldProcesses. Raises NotStarted."""
+    environment = clean_environment(os.environ) | dict(command.environment)
     _refuse_tampered("".join(command.argv[:1]), environment["PATH"])
     reading, writing = zip(os.pipe(), os.pipe())
     try:
@@ -120,12 +118,7 @@ def start_program(command: Command, procfs: Path) -> Started:
             os.close(fd)
     with suppress(OSError):
         Path(f"/proc/{popen.pid}/oom_score_adj").write_text(_OOM_SCORE)
-    return Started(popen, reading, Descendants(popen.pid, marker, procfs))
-
-
-def make_marker() -> str:
-    """What distinguishes the processes of a run from all others on the machine."""
-    return secrets.token_hex(8)
+    return Started(popen, reading, HeldProcesses(popen.pid, delegated))
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
