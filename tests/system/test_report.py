@@ -144,7 +144,8 @@ def test_everything_is_in_it(troubled: Node) -> None:
     assert found.json("inventory/components.json").keys() == troubled.get("/v1/components").keys()
     assert "vitald_reboot_required 1.0" in found.text("metrics.txt")
     assert found.json("versions.json")["python"] == sys.version.split()[0]
-    assert str(troubled.state) in found.text("config.toml")
+    tables = cast("dict[str, Json]", found.json("config.json")["tables"])
+    assert tables["paths"]["state"] == str(troubled.state)
     assert xid(1) in found.text("kernel.log")
     summary = found.text("summary.txt")
     for part in (
@@ -178,28 +179,36 @@ def test_a_secret_of_the_configuration_is_nowhere(troubled: Node) -> None:
     assert "x [redacted]" not in found.text("events.jsonl") and "red, [redacted]" in found.text(
         "events.jsonl"
     )
-    assert "# redacted: alerts.password: by its name" in found.text("config.toml")
+    assert "alerts.password: by its name" in cast(
+        "list[str]", found.json("config.json")["redacted"]
+    )
 
 
 def test_members_of_the_group_get_what_they_may_read(troubled: Node) -> None:
-    """And are told what is missing. Others get hardly anything, but that."""
+    """`errors.txt` names the rest and what to do. Others get hardly anything, but that."""
     out = troubled.runtime / "out"
     out.mkdir(mode=0o777)
     out.chmod(0o777)
-    for groups, findings in (((GROUP.gr_gid,), True), ((), False)):
+    config = troubled.runtime / "config.toml"  # that of the node lies in a folder of root's
+    shutil.copyfile(troubled.config, config)
+    config.chmod(0o644)
+    for groups, answers in (((GROUP.gr_gid,), True), ((), False)):
         done = cli_as_nobody(
-            troubled, "report", "--output", "out", "--config", str(troubled.config), groups=groups
+            troubled, "report", "--output", "out", "--config", "config.toml", groups=groups
         )
         (path,) = out.iterdir()
         assert (done.returncode, path.stat().st_uid) == (0, NOBODY), done
         found = Archived(path)
-        assert ("findings.json" in found.parts, "events.jsonl" in found.parts) == (
-            findings,
-            findings,
-        )
-        assert ("not allowed to ask" in found.text("errors.txt")) != findings
-        assert str(troubled.config) in found.text("errors.txt")  # it lies in a folder of root's
+        assert (found.json("status.json")["status"] == "unhealthy") is answers
+        assert ("inventory/components.json" in found.parts) is answers
+        assert not {"findings.json", "events.jsonl"} & {*found.parts}
+        (why,) = (line for line in found.missing() if line.startswith("the history: "))
+        assert f"{troubled.state}/ledger.db: Permission denied: run it with sudo" in why
+        assert ("not allowed to ask" in found.text("errors.txt")) is not answers
         path.unlink()
+    done = cli_as_nobody(troubled, "report", "-o", "out", "--config", str(troubled.config))
+    (path,) = out.iterdir()
+    assert f"{troubled.config}: Permission denied" in Archived(path).text("errors.txt")
 
 
 def test_to_standard_output_and_as_json(troubled: Node) -> None:
@@ -318,7 +327,7 @@ def test_the_ledger_is_read_with_its_owners_rights(make_node: Callable[..., Node
         for name, data in found.parts.items()
         if xid(1).encode() in data and name != "kernel.log"
     ]
-    assert "the ledger instead: Permission denied" in found.missing()
+    assert f"the history: {node.state}/ledger.db: Permission denied" in found.missing()
 
 
 def test_a_newer_ledger_is_not_read(make_node: Callable[..., Node]) -> None:
@@ -330,12 +339,12 @@ def test_a_newer_ledger_is_not_read(make_node: Callable[..., Node]) -> None:
     before = path.read_bytes()
     found = report(node, "--since", "30d")
     assert "events.jsonl" not in found.parts
-    assert any("written by a newer vitald (schema 99" in line for line in found.missing())
+    assert any("written by a newer vitald: its schema is 99" in line for line in found.missing())
     assert path.read_bytes() == before
 
 
 def test_a_long_history_stays_within_bounds(make_node: Callable[..., Node]) -> None:
-    """100,000 events: from the ledger all, from the daemon as many as fit."""
+    """100,000 events: all without a daemon, and beside one as many as fit."""
     node = make_node()
     now = time.time()
     ledger = Ledger(node.state)

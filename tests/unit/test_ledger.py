@@ -14,7 +14,13 @@ from vitald.judge.engine import Judge
 from vitald.judge.open_findings import MAX_RESOLVED
 from vitald.ledger.disk import CommitCount
 from vitald.ledger.errors import LedgerDamaged, LedgerError, LedgerNewer
-from vitald.ledger.queries import PastQuery, read_changes, read_events, read_findings
+from vitald.ledger.queries import (
+    PastQuery,
+    read_changes,
+    read_events,
+    read_findings,
+    read_incidents,
+)
 from vitald.ledger.schema import VERSION, AuditRecord
 from vitald.ledger.store import FILE, Ledger, LedgerEntry
 from vitald.ledger.table import compute_checksum
@@ -148,11 +154,23 @@ def test_queries_narrow_and_page(ledger: Ledger) -> None:
     assert [one.id for one in read_events(ledger.path, PastQuery(after=2, limit=3))] == [3, 4, 5]
     assert [one.id for one in read_events(ledger.path, PastQuery(newest=True, limit=2))] == [9, 10]
     assert [one.id for one in read_events(ledger.path, PastQuery(limit=2))] == [1, 2]
+    page = read_events(ledger.path, PastQuery(before=9, newest=True, limit=3))
+    assert ([one.id for one in page], page.last) == ([6, 7, 8], 6)
     assert {one.event.code for one in read_events(ledger.path, PastQuery(code="xid/31"))} == {
         "xid/31"
     }
     assert len(read_events(ledger.path, PastQuery(since=2002.0))) == 3
     assert read_events(ledger.path, PastQuery(component="gpu/0000:99:00.0")) == []
+
+
+def test_open_incidents_are_read_and_recent_ones(ledger: Ledger) -> None:
+    """An open one whenever it was; of those that ended the last ones."""
+    judge, _ = findings_of(event("xid/79"))
+    (first,) = judge.take_changes().incidents
+    ended = [replace(first, id=10 + last, last=float(last), closed_at=9.0) for last in (5, 6, 7)]
+    ledger.commit([LedgerEntry(changes=Changes(incidents=(replace(first, last=1.0), *ended)))])
+    assert [one.id for one in read_incidents(ledger.path, 2.0, 3)] == [first.id, 17, 16]
+    assert [one.id for one in read_incidents(ledger.path, 7.0, 3)] == [first.id, 17]
 
 
 def test_a_record_that_continues_another_is_shown_with_it(ledger: Ledger) -> None:

@@ -4,23 +4,26 @@ that cannot be got.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import require
+from tests.unit.test_ledger import events
 from tests.waiting import WAIT_S
 from vitald import tomlfile
 from vitald.catalog.settings import load_configured_catalog
@@ -28,12 +31,16 @@ from vitald.cli import CommandFailed, client
 from vitald.cli.client import NoAnswer
 from vitald.cli.report import archive, machine, redact
 from vitald.cli.report.archive import Archive, ArchiveFull, CannotWrite, create_file
-from vitald.cli.report.history import DaemonHistory, EventPages
-from vitald.cli.report.parts import ReportOptions, SupportReport
-from vitald.cli.report.redact import REDACTED, Redactor, read_configuration, redact_configuration
+from vitald.cli.report.event_pages import EventPages
+from vitald.cli.report.ledger_history import LedgerHistory
+from vitald.cli.report.parts import DaemonAnswers, ReportOptions, SupportReport
+from vitald.cli.report.redact import REDACTED, Redactor, read_configuration
 from vitald.config.paths import Paths
 from vitald.config.sections import format_example
+from vitald.config.values import Config
 from vitald.judge.settings import PolicySettings
+from vitald.ledger.errors import LedgerError
+from vitald.ledger.store import FILE, Ledger, LedgerEntry
 from vitald.server import endpoints
 from vitald.server.endpoint import MAX_PAGE, Endpoint
 
@@ -199,27 +206,31 @@ SHAPES = [
 ]
 
 
-def test_no_planted_secret_is_shown() -> None:
+def shown_of(folder: Path, text: str, redactor: Redactor | None = None) -> Json:
+    path = folder / "config.toml"
+    path.write_text(text)
+    return {**read_configuration(path, redactor or Redactor()).shown}
+
+
+def test_no_planted_secret_is_shown(tmp_path: Path) -> None:
+    """Of a file that is not valid TOML nothing is."""
     leaked = []
     for text in PLANTED:
         for broken in ("", "\nthis is no TOML\n"):
-            shown, wrong = redact_configuration(text + broken, Redactor())
-            if SECRET in shown or bool(wrong) != bool(broken):
+            shown = shown_of(tmp_path, text + broken)
+            if SECRET in json.dumps(shown) or ("tables" in shown) is bool(broken):
                 leaked.append((text, broken, shown))
-            if not broken:
-                tomlfile.parse_toml(shown, "shown")
     assert leaked == []
 
 
-def test_no_secret_is_shown_whatever_it_is_called() -> None:
+def test_no_secret_is_shown_whatever_it_is_called(tmp_path: Path) -> None:
     for value in SHAPES:
-        redactor = Redactor()
-        shown, _ = redact_configuration(f"[x]\nplain = {json.dumps(value)}\n", redactor)
-        assert value not in shown and REDACTED in shown, value
-        assert redactor.redactions == ["x.plain: by its shape"]
+        shown = json.dumps(shown_of(tmp_path, f"[x]\nplain = {json.dumps(value)}\n"))
+        assert json.dumps(value)[1:-1] not in shown and REDACTED in shown, value
+        assert '"redacted": ["x.plain: by its shape"]' in shown
 
 
-def test_ordinary_settings_are_shown_as_they_are() -> None:
+def test_ordinary_settings_are_shown_as_they_are(tmp_path: Path) -> None:
     """Every key that vitald has, and values that look a little like secrets."""
     ordinary = f"""{format_example()}
 [catalog.overrides."xid/63"]
@@ -228,44 +239,28 @@ advice = "see https://wiki.example.com/gpu/xid-63"
 [more]
 uuid = "GPU-8f3e0c1a-1111-2222-3333-444455556666"
 library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
-at = 1979-05-27T07:32:00Z
+at = "1979-05-27T07:32:00Z"
+url = "https://hooks.example.com/"
 ten = [1, 2.5, true, {{a = "\\u007f \\" ü"}}]
+command = ["drain", "--force", "--all"]
 """
     redactor = Redactor()
-    shown, wrong = redact_configuration(ordinary, redactor)
-    assert tomlfile.parse_toml(shown, "shown") == tomlfile.parse_toml(ordinary, "ordinary")
-    assert (wrong, redactor.redactions, redactor.secrets) == ("", [], set())
+    shown = shown_of(tmp_path, ordinary, redactor)
+    assert shown["tables"] == tomlfile.parse_toml(ordinary, "ordinary")
+    assert (redactor.redactions, redactor.secrets) == ([], set())
 
 
-_SCALAR = st.one_of(
-    st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False), st.text(max_size=20)
-)
-_VALUE = st.recursive(
-    _SCALAR,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=200)
-@given(st.dictionaries(st.text(max_size=8), _VALUE, max_size=4))
-@example({"a": {"b": {}, "c": [{"d": {"e": "f"}}], "": ""}})
-def test_what_is_shown_is_toml_again(tables: Json) -> None:
-    """Written anew, only what was taken out differs: written once more, nothing does."""
-    from vitald.cli.report.redact import _format_tables
-
-    shown = Redactor().redact_tables(tables)
-    assert tomlfile.parse_toml("\n".join(_format_tables(shown)), "shown") == shown
+def test_a_time_is_shown_as_text(tmp_path: Path) -> None:
+    shown = shown_of(tmp_path, "[x]\nat = 1979-05-27T07:32:00Z\nday = 1979-05-27\n")
+    assert shown["tables"] == {"x": {"at": "1979-05-27T07:32:00+00:00", "day": "1979-05-27"}}
 
 
 @settings(max_examples=300)
 @given(st.text(max_size=300))
-@example('[a.env]\nx = "y"')
 def test_any_text_can_be_shown(text: str) -> None:
     redactor = Redactor()
-    redact_configuration(text, redactor)
+    redactor.redact_text(text)
+    redactor.redact_tables({"x": text, text: [text]})
     redactor.redact_log(text)
     redactor.remove_secrets(text.encode(errors="replace"))
 
@@ -308,26 +303,13 @@ def test_a_line_is_redacted_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> N
 # --- where it comes from
 
 
-class Past:
-    """Events numbered 1 to `count`, some numbers missing; fails on the n-th page."""
-
-    origin = "a test"
-
-    def __init__(self, count: int, holes: range = range(0), fails_at: int = 0) -> None:
-        self._ids = [number for number in range(1, count + 1) if number not in holes]
-        self._asked, self._fails_at = 0, fails_at
-
-    def list_events(
-        self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE
-    ) -> list[Json]:
-        self._asked += 1
-        if self._asked == self._fails_at:
-            raise CommandFailed("no answer")
-        ids = [number for number in self._ids if number > (since if after is None else after)]
-        return [
-            {"id": number, "time": number, "raw": f"line {number}"}
-            for number in (ids[-limit:] if newest else ids[:limit])
-        ]
+def past(count: int, fails_at: int = 0) -> Iterator[list[Json]]:
+    """Pages of events numbered 1 to `count`, the newest page first; fails on the n-th."""
+    for number, last in enumerate(range(count, 0, -MAX_PAGE), start=1):
+        if number == fails_at:
+            raise LedgerError("cannot be read")
+        first = max(1, last - MAX_PAGE + 1)
+        yield [{"id": id_, "time": id_, "raw": f"line {id_}"} for id_ in range(first, last + 1)]
 
 
 def line(value: Json) -> bytes:
@@ -340,21 +322,37 @@ def ids(pages: EventPages) -> list[int]:
     return [json.loads(one)["id"] for one in data.splitlines()]
 
 
-def paged(past: Past, since: float = 0, most: int = MIB, until: float = float("inf")) -> EventPages:
-    return EventPages(past, since, line, most=most, until=until)  # type: ignore[arg-type]
+def paged(pages: Iterable[list[Json]], most: int = MIB, until: float = float("inf")) -> EventPages:
+    return EventPages(pages, line, most=most, until=until)  # type: ignore[arg-type]
 
 
 def test_every_event_once_and_in_order() -> None:
-    for count in (0, 1, MAX_PAGE - 1, MAX_PAGE, MAX_PAGE + 1, 3 * MAX_PAGE + 7):
-        for since in (0, count // 2, count):
-            assert ids(paged(Past(count), since)) == [*range(since + 1, count + 1)], (count, since)
-    holes = range(500, 3700)
-    numbers = [number for number in range(1, 5001) if number not in holes]
-    assert ids(paged(Past(5000, holes))) == numbers, "some are missing"
+    for count in (0, 1, MAX_PAGE, 3 * MAX_PAGE + 7):
+        assert ids(paged(past(count))) == [*range(1, count + 1)], count
+
+
+def test_events_are_read_from_the_ledger_in_pages(tmp_path: Path) -> None:
+    """Whatever is missing between them, and none from before the period."""
+    ledger = Ledger(tmp_path)
+    ledger.open()
+    ledger.commit([LedgerEntry(events=events(2 * MAX_PAGE + 7))])
+    ledger.close()
+    with closing(sqlite3.connect(tmp_path / FILE)) as db:
+        numbers = (MAX_PAGE - 300, MAX_PAGE + 300)
+        db.execute("DELETE FROM events WHERE id > ? AND id <= ?", numbers)
+        db.execute("UPDATE events SET raw = 'changed' WHERE id = 3")  # its checksum is wrong
+        db.commit()
+    history = LedgerHistory(Config().replace(Paths(state=tmp_path)))
+    wanted = [*range(1, 3), *range(4, numbers[0] + 1), *range(numbers[1] + 1, 2 * MAX_PAGE + 8)]
+    assert ids(paged(history.read_events(0.0))) == wanted  # type: ignore[arg-type]
+    times = [event["time"] for page in history.read_events(0.0) for event in page]
+    begin = datetime.fromisoformat(sorted(times)[-5].replace("Z", "+00:00")).timestamp()
+    assert ids(paged(history.read_events(begin))) == wanted[-5:]  # type: ignore[arg-type]
+    history.close()
 
 
 def test_of_too_many_the_newest_stay() -> None:
-    pages = paged(Past(20_000), most=40_000)
+    pages = paged(past(20_000), most=40_000)
     kept = ids(pages)
     assert kept == [*range(20_001 - len(kept), 20_001)] and 0 < len(kept) < 20_000
     assert f" {kept[0]} " in pages.cut
@@ -364,13 +362,13 @@ def test_of_too_many_the_newest_stay() -> None:
     assert ids(pages) == [*range(19_001, 20_001)]
 
 
-def test_what_was_fetched_is_kept_when_the_rest_fails() -> None:
-    late, failed = paged(Past(5000), until=0.0), paged(Past(5000, fails_at=5))
+def test_what_was_read_is_kept_when_the_rest_fails() -> None:
+    late, failed = paged(past(5000), until=0.0), paged(past(5000, fails_at=3))
     assert (ids(late), "4001" in late.cut) == ([*range(4001, 5001)], True)
     assert (ids(failed), "3001" in failed.cut) == ([*range(3001, 5001)], True)
-    assert "no answer" in failed.cut and "no answer" not in late.cut
-    with pytest.raises(CommandFailed):
-        paged(Past(5000, fails_at=1))
+    assert "cannot be read" in failed.cut and "cannot be read" not in late.cut
+    with pytest.raises(LedgerError):
+        paged(past(5000, fails_at=1))
 
 
 def test_a_daemon_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,10 +379,10 @@ def test_a_daemon_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyP
         raise NoAnswer("no answer in time")
 
     monkeypatch.setattr(client, "get", get)
-    daemon = DaemonHistory(argparse.Namespace())
-    for question in (daemon.read_status, daemon.list_open, daemon.list_runs):
+    daemon = DaemonAnswers(Path("s"), 1.0)
+    for endpoint in (endpoints.STATUS, endpoints.GPUS, endpoints.EXPECT):
         with pytest.raises(CommandFailed, match="no answer in time"):
-            question()
+            daemon.get(endpoint)
     assert requested == [endpoints.STATUS]
 
 
@@ -393,8 +391,8 @@ def test_an_answer_without_end_is_no_end(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RecursionError
 
     monkeypatch.setattr(client, "get", get)
-    with pytest.raises(CommandFailed, match="/v1/status: an answer that nobody can read"):
-        DaemonHistory(argparse.Namespace()).read_status()
+    with pytest.raises(CommandFailed, match="/v1/status: the answer is nested too deeply"):
+        DaemonAnswers(Path("s"), 1.0).get(endpoints.STATUS)
 
 
 # --- the machine
@@ -488,7 +486,7 @@ def test_what_is_right_in_a_wrong_configuration_is_used(tmp_path: Path) -> None:
     assert (config[Paths].state, config[Paths].sysfs) == (tmp_path, Path("/sys"))
     assert config[PolicySettings].device_reset
     assert load_configured_catalog(config).profile == "nvidia"
-    assert found.shown.count("# wrong: ") == 3
+    assert len(cast("list[str]", found.shown["errors"])) == 3
 
 
 def test_a_node_on_which_nothing_works(tmp_path: Path) -> None:
@@ -500,20 +498,18 @@ def test_a_node_on_which_nothing_works(tmp_path: Path) -> None:
         f'[paths]\nstate = "{tmp_path}/state"\n[metrics]\nlisten = "off"\n[alerts]\ntoken ='
         f' "{SECRET}"\n',
     )
-    own = {"README.txt", "config.toml", "errors.txt", "summary.txt", "versions.json"}
+    own = {"README.txt", "config.json", "errors.txt", "summary.txt", "versions.json"}
     assert own | {"status.json", "inventory/pci.json"} <= {*parts}
     why = dict(missing)
-    assert why["the ledger instead"] == "No such file or directory"
+    assert why["the history"].startswith(f"{tmp_path}/state/ledger.db: No such file or directory")
     assert "is the daemon running?" in why["all that only the daemon knows"]
     assert parts["errors.txt"].decode().splitlines() == [
         f"{part}: {text}" for part, text in missing
     ]
-    shown = parts["config.toml"].decode()
-    assert (
-        "# redacted: alerts.token: by its name" in shown
-        and "unknown section" in shown
-        and "off" in shown
-    )
+    shown = json.loads(parts["config.json"])
+    assert shown["redacted"] == ["alerts.token: by its name"]
+    assert "unknown section" in shown["errors"][0]
+    assert shown["tables"]["metrics"] == {"listen": "off"}
     assert not [name for name, part in parts.items() if SECRET.encode() in part]
     assert json.loads(parts["status.json"])["status"] == "unknown"
 
@@ -537,9 +533,12 @@ def test_what_the_recovery_decided(tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_cannot_be_parsed(tmp_path: Path) -> None:
-    parts, _ = alone(tmp_path, f'[log]\nlevel = "debug"\n[alerts\npassword = "{SECRET}"\n')
-    shown = parts["config.toml"].decode()
-    assert 'level = "debug"' in shown and "not valid TOML" in shown and SECRET not in shown
+    """Nothing of it is shown, as its secrets cannot be known; the parser's message is."""
+    parts, missing = alone(tmp_path, f'[log]\nlevel = "debug"\n[alerts\npassword = "{SECRET}"\n')
+    (error,) = json.loads(parts["config.json"])["errors"]
+    assert "not valid TOML" in error and "line 3" in error
+    assert dict(missing)["the configuration, and a search for its secrets"] == error
+    assert not [name for name, part in parts.items() if b"debug" in part or SECRET.encode() in part]
 
 
 def test_a_damaged_ledger_stops_nothing(tmp_path: Path) -> None:
@@ -549,10 +548,9 @@ def test_a_damaged_ledger_stops_nothing(tmp_path: Path) -> None:
     for ledger in (b"", b"SQLite format 3\0" + noise(8000), noise(8000)):
         path.write_bytes(ledger)
         parts, missing = alone(tmp_path, config)
-        assert (
-            "the ledger instead" in dict(missing)
-            or json.loads(parts["status.json"])["remembered"] == "healthy"
-        )
+        assert {"the history", "what the ledger remembers"} & {*dict(missing)}
+        assert "cannot be read" in parts["summary.txt"].decode()
+        assert json.loads(parts["status.json"])["status"] == "unknown"
         assert "ledger/ledger.db" not in parts and "versions.json" in parts
         parts, _ = alone(tmp_path, config, ledger=True)
         assert parts["ledger/ledger.db"] == ledger == path.read_bytes()

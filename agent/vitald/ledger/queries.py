@@ -87,10 +87,12 @@ def is_ledger(path: Path) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastQuery:
     """A selection of events, or of changes of findings. `after` is the id of the last one already
-    read, `since` a time in seconds since the epoch; the others narrow it.
+    read, `before` that of the first, `since` a time in seconds since the epoch; the others narrow
+    it.
     """
 
     after: int = 0
+    before: int | None = None
     since: float | None = None
     component: str | None = None
     code: str | None = None
@@ -111,7 +113,9 @@ class StoredEvent:
 def read_events(path: Path, query: PastQuery) -> RowList[StoredEvent]:
     """Events in the ledger's order."""
     narrow, values = _narrow(query)
-    where, wanted = ["follows IS NULL", "id > ?", *narrow], [query.after, *values]
+    ids, wanted = _limit_ids(query)
+    where = ["follows IS NULL", *ids, *narrow]
+    wanted += values
     if query.since is not None:
         # By the index on time first; ids follow time except for records found at a start, hence
         # the margin.
@@ -130,6 +134,13 @@ def read_events(path: Path, query: PastQuery) -> RowList[StoredEvent]:
         stored.reverse()
     stored.last = rows[-1]["id"] if rows else 0
     return stored
+
+
+def _limit_ids(query: PastQuery) -> tuple[list[str], list[object]]:
+    """Conditions on the id, and their values."""
+    if query.before is None:
+        return ["id > ?"], [query.after]
+    return ["id > ?", "id < ?"], [query.after, query.before]
 
 
 def _narrow(query: PastQuery) -> tuple[list[str], list[object]]:
@@ -165,6 +176,17 @@ def read_findings(
     query = FINDINGS.select(f"WHERE state = 'cleared'{narrow} ORDER BY cleared_at DESC LIMIT ?")
     with _connect(path) as db:
         return RowList.from_rows(db.execute(query, (*values, limit)), FINDINGS.read)
+
+
+def read_incidents(path: Path, since: float, limit: int) -> RowList[Incident]:
+    """The open incidents, and those of events after `since`: the last first."""
+    query = (
+        "WHERE closed_at IS NULL OR last >= ? ORDER BY closed_at IS NULL DESC, last DESC LIMIT ?"
+    )
+    with _connect(path) as db:
+        return RowList.from_rows(
+            db.execute(INCIDENTS.select(query), (since, limit)), INCIDENTS.read
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +249,10 @@ def read_changes(path: Path, query: PastQuery) -> ChangePage:
     One thread commits, and numbers them as it does, so that no lower id appears later.
     """
     narrow, values = _narrow(query)
-    where, wanted = ["id > ?"], [query.after, *values]
+    where, wanted = _limit_ids(query)
     if narrow:
         where.append(f"finding IN (SELECT id FROM findings WHERE {' AND '.join(narrow)})")
+        wanted += values
     if query.since is not None:
         where.append("time >= ?")
         wanted.append(query.since)

@@ -21,9 +21,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from vitald.cli.report.redact import Redactor
@@ -37,13 +35,14 @@ _RESERVE_BYTES = 1024 * 1024
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 README = """\
 What is in this archive, written by `vitald report` on one node. Nothing here needs vitald: texts
-and JSON only. All times are UTC.
+and JSON only. All times are UTC. Findings, incidents, events and runs are read from the ledger.
 
 Begin with summary.txt, and with errors.txt, which names what is missing and why.
 
   summary.txt       what is wrong and what to do, what was wrong, and how each open finding came
                     to be
-  status.json       the verdict, the sources with their last reads, open findings and incidents
+  status.json       the daemon's answer: the verdict, the sources with their last reads, open
+                    findings and incidents; without an answer what the ledger remembers
   findings.json     open and cleared findings in full: the raw line, what it means, what to do,
                     what clears it
   why.json          for each open finding: its events with their raw lines, its rule, who required
@@ -53,13 +52,14 @@ Begin with summary.txt, and with errors.txt, which names what is missing and why
   events.jsonl      what has happened, one JSON object a line, the oldest first; `raw` is the line
                     as it was logged
   inventory/        components.json, gpus.json (serial numbers, VBIOS, driver), expected.json
-                    (what should be here), pci.json (from sysfs, by vendor and device number);
-                    devices.json, if only the ledger was available: the device in each slot
+                    (what should be here), pci.json (from sysfs, by vendor and device number),
+                    devices.json (the device in each slot, as last seen)
   diagnostics/      runs.json, the newest first, with tests, faults and figures; run-NNN.txt, what
                     its program printed; checks.json
   recovery/         what the recovery unit decided and why, one JSON object a line
   metrics.txt       one scrape in the Prometheus text format
-  config.toml       the configuration, without comments and without what may be a secret
+  config.json       the configuration as JSON, without comments and without what may be a secret;
+                    what was taken out, and what is wrong in the file
   versions.json     vitald, its libraries, kernel, drivers, distribution
   service.txt       the state of the service, from systemd
   vitald.log        its own log; kernel.log: the newest messages of the kernel, of all programs
@@ -223,27 +223,6 @@ def _publish(made: Path, path: Path, *, force: bool) -> None:
     made.replace(path)
 
 
-class _PartGuard:
-    """Notes the error of one part, so that the others are written: hence the one catch-all."""
-
-    def __init__(self, miss: Callable[[str], None]) -> None:
-        self._miss = miss
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, CannotWrite):
-            return False
-        self._miss(getattr(error, "strerror", None) or str(error) or type(error).__name__)
-        return True
-
-
 class PartWriter:
     """Adds parts to an archive. `missing`: the parts that failed, and why. `part`: the current."""
 
@@ -253,9 +232,17 @@ class PartWriter:
         self._archive = archive
         self._redactor = redactor
 
-    def guard_part(self, name: str) -> _PartGuard:
+    @contextmanager
+    def guard_part(self, name: str) -> Iterator[None]:
+        """Notes the error of one part, so that the others are written: hence the one catch-all."""
         self.part = name
-        return _PartGuard(partial(self.note_missing, name))
+        try:
+            yield
+        except CannotWrite:
+            raise
+        except Exception as error:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            self.note_missing(name, why)
 
     def note_missing(self, name: str, why: str) -> None:
         self.missing.append((name, self._redactor.redact_text(" ".join(why.split()))[:500]))

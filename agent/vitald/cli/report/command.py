@@ -1,8 +1,8 @@
 """
 `vitald report`: one archive for a support case, readable without vitald; with --html one web page.
 
-It is written in any state of the node. If the daemon does not answer, its ledger is read; each part
-that is unavailable is named in `errors.txt` with the reason.
+It is written in any state of the node. The past is read from the ledger, the present from the
+daemon; each part that is unavailable is named in `errors.txt` with the reason.
 
     0    written, perhaps without some parts
     69   not written
@@ -25,7 +25,6 @@ from vitald import tomlfile
 from vitald.cli import EX_UNAVAILABLE, UsageError, argument_types, render
 from vitald.cli.progress import WorkProgress
 from vitald.cli.report.archive import Archive, CannotWrite, create_file
-from vitald.cli.report.parts import ReportOptions, SupportReport
 from vitald.cli.report.redact import CONFIG
 from vitald.timestamps import format_compact
 
@@ -190,6 +189,9 @@ def _write_page(
 def _write_archive(
     arguments: argparse.Namespace, file: IO[bytes], name: str, now: float
 ) -> tuple[int, list[tuple[str, str]]]:
+    # The formatters of the API's routes, and the server's library with them
+    from vitald.cli.report.parts import ReportOptions, SupportReport
+
     archive = Archive(file, name, now, arguments.max_size)
     wanted = ReportOptions(
         since=now - arguments.since,

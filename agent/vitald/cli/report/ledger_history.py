@@ -1,10 +1,10 @@
 """
-What a ledger has stored, for `vitald report`, if the daemon does not answer.
+The past, for `vitald report`: what a ledger has stored, as the API formats it.
 
 The ledger is read with the rights of its owner, also by root: the folder is the daemon's, and a
 link in it must not lead root anywhere else.
 
-Owns     reading a ledger that nothing writes.
+Owns     reading a ledger beside the daemon that writes it, or without one.
 Refuses  changing anything. A ledger that a newer vitald wrote is not read.
 """
 
@@ -14,62 +14,79 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
+from vitald.catalog.settings import load_configured_catalog
 from vitald.config.paths import Paths
 from vitald.config.values import Config
+from vitald.core.device_directory import DeviceDirectory
+from vitald.core.jobs import Jobs
+from vitald.judge.devices import SlotRegistry
 from vitald.judge.settings import PolicySettings
-from vitald.ledger.errors import LedgerError
-from vitald.ledger.queries import PastQuery, StoredEvent
-from vitald.ledger.store import FILE
+from vitald.judge.verdict import compute_verdict, group_by_incident, sort_by_strength
+from vitald.ledger.errors import LedgerError, refuse_newer
+from vitald.ledger.queries import (
+    PastQuery,
+    RowList,
+    StoredEvent,
+    open_snapshot,
+    read_events,
+    read_finding_history,
+    read_findings,
+    read_incidents,
+    read_run,
+    read_runs,
+)
+from vitald.ledger.schema import read_version
+from vitald.ledger.store import FILE, Ledger
 from vitald.model.component import Device
-from vitald.model.finding import Finding
+from vitald.model.diagnostic import Run
+from vitald.model.finding import Finding, Incident, make_single_incident
+from vitald.server import serialize
 from vitald.server.endpoint import MAX_PAGE
+from vitald.server.routes.diagnostics import serialize_full_run, serialize_run
+from vitald.server.routes.jobs import read_jobs
 
 if TYPE_CHECKING:
-    from vitald.core.device_directory import DeviceDirectory
     from vitald.server import schema
 
+T = TypeVar("T")
 _MAX_COPY_BYTES = 2 * 1024 * 1024 * 1024  # a larger ledger is not copied
 
 
 class LedgerHistory:
-    """What a ledger remembers; `close` leaves nothing behind."""
+    """What a ledger remembers. All methods raise LedgerError; `close` leaves nothing behind."""
 
     def __init__(self, config: Config) -> None:
-        """Raises LedgerError, OSError or ConfigError where there is none that can be read."""
-        from vitald.catalog.settings import load_configured_catalog
-
+        """Raises LedgerError or ConfigError where there is none that can be read."""
         self._folder = config[Paths].state
         self._path = self._folder / FILE
         self._device_reset = config[PolicySettings].device_reset
         self._catalog = load_configured_catalog(config)
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self.origin = f"the ledger {self._path}"
-        with run_as_owner(self._folder):
-            self._path = self._find_readable_file()
+        try:
+            with run_as_owner(self._folder):
+                self._path = self._find_readable_file()
+        except OSError as error:
+            self.close()
+            step = "" if os.geteuid() == 0 else ": run it with sudo"
+            raise LedgerError(f"{self._path}: {error.strerror or error}{step}") from error
+        except (LedgerError, sqlite3.Error) as error:
+            self.close()
+            raise LedgerError(f"{error}: --ledger puts it in as it is") from error
 
     def _find_readable_file(self) -> Path:
         """The ledger itself or, where its folder cannot be written, a copy that can be read."""
-        from vitald.ledger import schema as tables
-
         with self._path.open("rb"):
             pass  # SQLite does not say why it cannot
-        try:
-            version = _read_schema_version(self._path)
-        except sqlite3.Error:
-            version = None
-        if version is not None and version > tables.VERSION:
-            raise LedgerError(
-                f"{self._path}: written by a newer vitald (schema {version}, this one knows"
-                f" {tables.VERSION}): --ledger puts it in as it is"
-            )
-        if version is not None:
+        with suppress(sqlite3.Error):
+            refuse_newer(self._path, _read_version(self._path))
             return self._path
         if self._path.stat().st_size > _MAX_COPY_BYTES:
             raise LedgerError(
@@ -80,89 +97,111 @@ class LedgerHistory:
         for suffix in ("", "-wal"):
             if (part := self._path.with_name(FILE + suffix)).exists():
                 shutil.copyfile(part, copy.with_name(FILE + suffix))
-        try:
-            _read_schema_version(copy)
-        except sqlite3.Error as error:
-            self.close()
-            raise LedgerError(f"{self._path}: {error}: --ledger puts it in as it is") from error
+        refuse_newer(self._path, _read_version(copy))
         return copy
 
     def close(self) -> None:
         if self._copy is not None:
             with run_as_owner(self._folder):
                 self._copy.cleanup()
-            self._copy = None
 
-    def _read_findings(self) -> tuple[tuple[Finding, ...], float]:
-        """The open findings, and when the last of all happened."""
-        from vitald.ledger.queries import open_snapshot
+    def _read(self, query: Callable[[Path], T]) -> T:
+        with run_as_owner(self._folder):
+            return query(self._path)
 
-        with run_as_owner(self._folder), open_snapshot(self._path) as stored:
-            return stored.opened, stored.until
+    # --- findings and incidents
 
     def read_status(self) -> Mapping[str, object]:
         """The verdict that the ledger has stored; the present status is unknown."""
-        from vitald.judge.verdict import compute_verdict
-        from vitald.server import serialize
-
-        opened, until = self._read_findings()
+        opened, until = self._opened
         describe = self._directory.describe_component
         judged = compute_verdict(
             opened, [], 0.0, device_reset=self._device_reset, describe=describe
         )
-        known = {
+        return {
+            **serialize.format_verdict(judged),
+            "status": "unknown",
             "remembered": judged.status.value,
             "until": serialize.format_moment(until),
             "openFindings": len(opened),
         }
-        return {**serialize.format_verdict(judged), "status": "unknown", **known}
 
     def list_open(self) -> list[schema.ApiFinding]:
-        from vitald.judge.verdict import sort_by_strength
-        from vitald.server import serialize
+        """The open findings, the strongest first."""
+        return [self._format_finding(finding) for finding in sort_by_strength(self._opened[0])]
 
-        devices = self._directory
+    def list_cleared(self, since: float) -> list[schema.ApiFinding]:
+        """The findings that ended after `since`, the newest first; at most MAX_PAGE."""
+        cleared = self._read(lambda path: read_findings(path, MAX_PAGE))
         return [
-            serialize.format_finding(finding, self._catalog, devices.find_names_of(finding))
-            for finding in sort_by_strength(self._read_findings()[0])
+            self._format_finding(finding)
+            for finding in cleared
+            if finding.cleared_at is not None and finding.cleared_at >= since
         ]
 
-    def list_cleared(self) -> list[schema.ApiFinding]:
-        from vitald.ledger.queries import read_findings
-        from vitald.server import serialize
+    def list_incidents(self, since: float) -> list[schema.ApiIncident]:
+        """The open ones, the strongest first, and then those that had an event after `since`; of
+        these at most MAX_PAGE.
+        """
+        incidents = self._read(lambda path: read_incidents(path, since, MAX_PAGE))
+        stored = {incident.id: incident for incident in incidents}
+        opened = [
+            (stored.get(head.incident) or make_single_incident(head), own)
+            for head, own in group_by_incident(self._opened[0], stored)
+        ]
+        closed = [incident for incident in incidents if incident.closed_at is not None]
+        return [
+            self._format_incident(incident, own)
+            for incident, own in (*opened, *((incident, []) for incident in closed))
+        ]
 
-        devices = self._directory
-        with run_as_owner(self._folder):
-            return [
-                serialize.format_finding(finding, self._catalog, devices.find_names_of(finding))
-                for finding in read_findings(self._path, MAX_PAGE)
-            ]
+    def explain_finding(self, finding: int) -> schema.Why:
+        past = self._read(lambda path: read_finding_history(path, finding))
+        if past is None:
+            raise LedgerError(f"{self._path}: no finding {finding}")
+        incident = None
+        if past.incident is not None:
+            own = [other for other in self._opened[0] if other.incident == past.incident.id]
+            incident = self._format_incident(past.incident, own)
+        counted = [past.finding] if past.finding.is_open else []
+        judged = compute_verdict(counted, [], 0.0, device_reset=self._device_reset)
+        flags, names = serialize.format_flags(judged), self._directory.find_names_of(past.finding)
+        return serialize.format_history(past, incident, self._catalog, flags, names)
 
-    def list_incidents(self) -> list[schema.ApiIncident]:
-        """The incidents of the stored findings."""
-        incidents: dict[int, schema.ApiIncident] = {}
-        for finding in [*self.list_open(), *self.list_cleared()]:
-            if finding["incident"] and finding["incident"] not in incidents:
-                incident = self.explain_finding(finding["id"])["incident"]
-                if incident is not None:
-                    incidents[finding["incident"]] = incident
-        return list(incidents.values())
+    @cached_property
+    def _opened(self) -> tuple[tuple[Finding, ...], float]:
+        """The open findings, and when the last of all happened."""
+        with run_as_owner(self._folder), open_snapshot(self._path) as stored:
+            return stored.opened, stored.until
+
+    def _format_finding(self, finding: Finding) -> schema.ApiFinding:
+        names = self._directory.find_names_of(finding)
+        return serialize.format_finding(finding, self._catalog, names)
+
+    def _format_incident(self, incident: Incident, own: Sequence[Finding]) -> schema.ApiIncident:
+        """`own`: its open findings."""
+        jobs, describe = self._jobs.list_near_incident(incident), self._directory.describe_component
+        return serialize.format_incident(incident, own, self._catalog, jobs, describe)
+
+    @cached_property
+    def _jobs(self) -> Jobs:
+        """The last jobs, as a daemon that starts restores them."""
+        jobs, events = Jobs(), self._read(read_jobs)
+        if events:
+            jobs.restore_jobs(events, events[-1].boot_id, events[-1].time)
+        return jobs
+
+    # --- devices
 
     @cached_property
     def _devices(self) -> Sequence[Device]:
         """The devices by slot."""
-        from vitald.ledger.store import Ledger
-
-        with run_as_owner(self._folder):
-            remembered = Ledger(self._path.parent).rescue()
+        remembered = self._read(lambda path: Ledger(path.parent).rescue())
         return remembered.memory.devices if remembered is not None else ()
 
     @cached_property
     def _directory(self) -> DeviceDirectory:
         """Their names."""
-        from vitald.core.device_directory import DeviceDirectory
-        from vitald.judge.devices import SlotRegistry
-
         directory = DeviceDirectory()
         directory.set_slots(SlotRegistry(self._devices))
         return directory
@@ -171,78 +210,45 @@ class LedgerHistory:
         """The device of each slot, and the serial numbers by GPU number that a diagnostic read
         last.
         """
-        from vitald.ledger.queries import read_runs
-
-        with run_as_owner(self._folder):
-            runs = read_runs(self._path, MAX_PAGE)
+        serials = next((run.report.serials for run in self._runs if run.report.serials), {})
         return {
             "devices": [
                 {"component": device.component.name, "uuid": device.uuid, "serial": device.serial}
                 for device in self._devices
             ],
-            "serials": next(
-                (
-                    {str(gpu): serial for gpu, serial in run.report.serials.items()}
-                    for run in runs
-                    if run.report.serials
-                ),
-                {},
-            ),
+            "serials": {str(gpu): serial for gpu, serial in serials.items()},
         }
 
-    def explain_finding(self, finding: object) -> schema.Why:
-        from vitald.judge.verdict import compute_verdict
-        from vitald.ledger.queries import read_finding_history
-        from vitald.server import serialize
+    # --- events and runs
 
-        opened = self._read_findings()[0]
-        with run_as_owner(self._folder):
-            past = read_finding_history(self._path, int(str(finding)))
-        if past is None:
-            raise LedgerError(f"{self._path}: no finding {finding}")
-        devices, incident = self._directory, None
-        if past.incident is not None:
-            own = [other for other in opened if other.incident == past.incident.id]
-            describe = devices.describe_component
-            incident = serialize.format_incident(past.incident, own, self._catalog, (), describe)
-        judged = compute_verdict(
-            [past.finding] if past.finding.is_open else [], [], 0.0, device_reset=self._device_reset
-        )
-        names = devices.find_names_of(past.finding)
-        flags = serialize.format_flags(judged)
-        return serialize.format_history(past, incident, self._catalog, flags, names)
+    def read_events(self, since: float) -> Iterator[list[schema.ApiEvent]]:
+        """The events after `since` in pages, the newest page first; each page is in the order in
+        which they happened.
+        """
+        page = self._read_page(since, None)
+        while page.last:
+            if page:  # else all of its rows are damaged
+                yield [serialize.format_event(event) for event in page]
+            page = self._read_page(since, page.last)
 
-    def list_events(
-        self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE
-    ) -> list[schema.ApiEvent]:
-        from vitald.ledger.queries import read_events
-        from vitald.server import serialize
+    def _read_page(self, since: float, before: int | None) -> RowList[StoredEvent]:
+        query = PastQuery(before=before, since=since, newest=True, limit=MAX_PAGE)
+        return self._read(lambda path: read_events(path, query))
 
-        begin = None if after is not None else since
-        with run_as_owner(self._folder):
-            stored: Sequence[StoredEvent] = read_events(
-                self._path, PastQuery(after=after or 0, since=begin, newest=newest, limit=limit)
-            )
-        return [serialize.format_event(event) for event in stored]
+    @cached_property
+    def _runs(self) -> Sequence[Run]:
+        """The last runs of diagnostics, the newest first, without their output."""
+        return self._read(lambda path: read_runs(path, MAX_PAGE))
 
-    def list_runs(self) -> list[schema.DiagnosticRun]:
-        from vitald.ledger.queries import read_runs
-
-        # Imports the server's library, which is not needed if the daemon answers.
-        from vitald.server.routes import diagnostics
-
-        with run_as_owner(self._folder):
-            return [diagnostics.serialize_run(run) for run in read_runs(self._path, MAX_PAGE)]
+    def list_runs(self, since: float) -> list[schema.DiagnosticRun]:
+        """The runs that ended after `since`, the newest first."""
+        return [serialize_run(run) for run in self._runs if run.ended >= since]
 
     def read_run(self, id_: str) -> schema.DiagnosticRunInFull:
-        from vitald.ledger.queries import read_run
-        from vitald.server.routes import diagnostics
-
-        with run_as_owner(self._folder):
-            found = read_run(self._path, id_)
+        found = self._read(lambda path: read_run(path, id_))
         if found is None:
             raise LedgerError(f"{self._path}: no run {id_}")
-        return diagnostics.serialize_full_run(found)
+        return serialize_full_run(found)
 
 
 @contextmanager
@@ -266,13 +272,11 @@ def run_as_owner(folder: Path) -> Iterator[None]:
         os.setgroups(groups)
 
 
-def _read_schema_version(path: Path) -> int:
-    with closing(
-        sqlite3.connect(_build_uri(path), uri=True, timeout=1.0, isolation_level=None)
-    ) as db:
+def _read_version(path: Path) -> int:
+    """The version of the schema. Raises sqlite3.Error if the file cannot be read."""
+    with closing(_connect(path)) as db:
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        version: int = db.execute("PRAGMA user_version").fetchone()[0]
-        return version
+        return read_version(db)
 
 
 @contextmanager
@@ -288,17 +292,12 @@ def open_raw_ledger(folder: Path) -> Iterator[list[tuple[str, int, IO[bytes]]]]:
             # During a read transaction the write-ahead log is not restarted: what is copied first
             # and what is copied later fit together.
             with suppress(sqlite3.Error):  # damaged: it is taken as it is
-                db = stack.enter_context(
-                    closing(
-                        sqlite3.connect(
-                            _build_uri(folder / FILE), uri=True, timeout=1.0, isolation_level=None
-                        )
-                    )
-                )
+                db = stack.enter_context(closing(_connect(folder / FILE)))
                 db.execute("BEGIN")
                 db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         yield [(name, os.fstat(file.fileno()).st_size, file) for name, file in files]
 
 
-def _build_uri(path: Path) -> str:
-    return f"file:{quote(str(path))}?mode=ro"
+def _connect(path: Path) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path))}?mode=ro"
+    return sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)

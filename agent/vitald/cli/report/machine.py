@@ -38,28 +38,9 @@ _MAX_TEXT_BYTES = 2 * 1024 * 1024
 _MAX_METRICS_BYTES = 8 * 1024 * 1024
 _MAX_RECORD_BYTES = 16 * 1024
 _PROPERTIES = (
-    *(
-        "Id",
-        "LoadState",
-        "UnitFileState",
-        "ActiveState",
-        "SubState",
-        "Result",
-        "NRestarts",
-        "ExecMainStatus",
-        "ExecMainCode",
-        "MainPID",
-    ),
-    *(
-        "ExecMainStartTimestamp",
-        "ExecMainExitTimestamp",
-        "ActiveEnterTimestamp",
-        "MemoryCurrent",
-        "MemoryPeak",
-        "CPUUsageNSec",
-        "TasksCurrent",
-    ),
-    *("FragmentPath", "DropInPaths", "User", "WatchdogUSec", "StatusText"),
+    "Id,LoadState,UnitFileState,ActiveState,SubState,Result,NRestarts,ExecMainStatus,ExecMainCode,"
+    "MainPID,ExecMainStartTimestamp,ExecMainExitTimestamp,ActiveEnterTimestamp,MemoryCurrent,"
+    "MemoryPeak,CPUUsageNSec,TasksCurrent,FragmentPath,DropInPaths,User,WatchdogUSec,StatusText"
 )
 _LIBRARIES = (
     "aiohttp",
@@ -129,7 +110,7 @@ def _read_first_line(path: Path) -> str | None:
 
 def read_service() -> str:
     """The state of our units, from systemd."""
-    return run_program("systemctl", "show", f"--property={','.join(_PROPERTIES)}", *UNITS)
+    return run_program("systemctl", "show", f"--property={_PROPERTIES}", *UNITS)
 
 
 def read_own_log() -> str:
@@ -177,8 +158,8 @@ def read_kernel_messages(path: Path) -> str:
 
 
 def read_tail(path: Path) -> str:
-    """The last lines of a file. Raises OSError; also for a link, and NotHere for what is no
-    file.
+    """The last lines of a file. Raises OSError; also for a link, and Unavailable for what is
+    no file.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
@@ -188,11 +169,9 @@ def read_tail(path: Path) -> str:
         cut = about.st_size > _MAX_TEXT_BYTES
         file.seek(max(0, about.st_size - _MAX_TEXT_BYTES))
         data = file.read(_MAX_TEXT_BYTES)
-    return (
-        data.partition(b"\n")[2].decode("utf-8", "replace")
-        if cut
-        else data.decode("utf-8", "replace")
-    )
+    if cut:
+        data = data.partition(b"\n")[2]
+    return data.decode("utf-8", "replace")
 
 
 def read_decisions(path: Path) -> list[Json]:

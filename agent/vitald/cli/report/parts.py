@@ -12,7 +12,7 @@ import argparse
 import io
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from vitald import __version__
-from vitald.cli import CommandFailed, finding_text, render, status, why
+from vitald.cli import CommandFailed, client, finding_text, status, why
+from vitald.cli.client import NoAnswer
 from vitald.cli.render import Json
 from vitald.cli.report import machine
 from vitald.cli.report.archive import README, Archive, ArchiveFull, PartWriter
-from vitald.cli.report.history import DaemonHistory, EventPages, HistorySource
+from vitald.cli.report.event_pages import EventPages
 from vitald.cli.report.ledger_history import LedgerHistory, open_raw_ledger
 from vitald.cli.report.redact import Redactor, find_existing_socket, read_configuration
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.config.paths import Paths
-from vitald.config.values import Config
 from vitald.metrics.settings import MetricsSettings
 from vitald.recovery.settings import RecoverySettings
 from vitald.server import endpoints
-from vitald.server.endpoint import MAX_PAGE, Get
+from vitald.server.endpoint import MAX_PAGE, Answer, Get
 from vitald.topology.pci_inventory import PciInventory
 
 if TYPE_CHECKING:
@@ -65,6 +65,28 @@ class ReportOptions:
     most: int  # bytes of the archive
 
 
+class DaemonAnswers:
+    """The answers of the daemon, until it has not answered once: then it is not queried again."""
+
+    def __init__(self, socket: Path, timeout: float) -> None:
+        """`timeout`: seconds for each answer."""
+        self._arguments = argparse.Namespace(socket=socket, timeout=timeout)
+        self.silent = ""
+
+    def get(self, endpoint: Get[Answer]) -> Answer:
+        """Raises CommandFailed."""
+        if self.silent:
+            raise CommandFailed(f"not queried: {self.silent}")
+        try:
+            return client.get(self._arguments, endpoint)
+        except NoAnswer as error:
+            self.silent = str(error)
+            raise
+        except RecursionError:
+            target = endpoint.make_target({})
+            raise CommandFailed(f"{target}: the answer is nested too deeply") from None
+
+
 class SupportReport(PartWriter):
     """Writes the parts into an archive. `missing`: the parts that failed, and why."""
 
@@ -72,18 +94,26 @@ class SupportReport(PartWriter):
         super().__init__(archive, Redactor())
         self._wanted = wanted
         self._now = now
-        self._config = Config()
         self._summary = io.StringIO()
+        found = read_configuration(wanted.config, self._redactor)
+        self._config = found.config
+        if found.unreadable:
+            self.note_missing("the configuration, and a search for its secrets", found.unreadable)
+        self._shown_config = found.shown
 
     def write(self) -> int:
         """Writes all parts and ends the archive. Returns its size in bytes."""
-        shown = self._read_config()
         self.add_text("README.txt", README)
-        with self.guard_part("config.toml"):
-            self.add_text("config.toml", shown)
-        history = self._open_history()
+        with self.guard_part("config.json"):
+            self.add_json("config.json", self._shown_config)
+        place = self._wanted.socket or find_existing_socket(self._config)
+        daemon = DaemonAnswers(place, self._wanted.timeout)
+        history = self._add_status(daemon)
         try:
-            self._add_node_state(history)
+            if history is not None:
+                self._add_findings(history)
+            if not daemon.silent:
+                self._add_inventory(daemon)
             with self.guard_part("summary.txt"):
                 self.add_text("summary.txt", self._summary.getvalue())
             runs = self._list_runs(history)
@@ -92,7 +122,7 @@ class SupportReport(PartWriter):
                 self._add_runs(history, runs)
                 self._add_events(history)
         finally:
-            if isinstance(history, LedgerHistory):
+            if history is not None:
                 history.close()
         if self._wanted.ledger:
             self._add_ledger()
@@ -105,97 +135,73 @@ class SupportReport(PartWriter):
         for line in lines:
             self._summary.write(f"{line}\n")
 
-    # --- configuration, and where things are
+    # --- the present, and where the past is
 
-    def _read_config(self) -> str:
-        """The redacted configuration. What can be parsed of it is used as the configuration."""
-        found = read_configuration(self._wanted.config, self._redactor)
-        if found.unreadable:
-            self.note_missing("config.toml", found.unreadable)
-        self._config = found.config
-        return found.shown
-
-    def _open_history(self) -> HistorySource | None:
-        """The daemon; without an answer its ledger; None without either. Adds `status.json` and
-        the head of the summary.
+    def _add_status(self, daemon: DaemonAnswers) -> LedgerHistory | None:
+        """The history; None if it cannot be read. Adds `status.json` and the head of the
+        summary.
         """
-        place = self._wanted.socket or find_existing_socket(self._config)
-        daemon = DaemonHistory(argparse.Namespace(socket=place, timeout=self._wanted.timeout))
-        ledger: LedgerHistory | None = None
         self.part = "status.json"
+        answer: schema.NodeStatus | None = None
+        silent = ""
         try:
-            answer = daemon.read_status()
+            answer = daemon.get(endpoints.STATUS)
         except CommandFailed as error:
             silent = str(error)
             self.note_missing("all that only the daemon knows", silent)
-        else:
-            with self.guard_part("status.json"):
-                self._write_head(
-                    f"vitald {answer['version']}, pid {answer['pid']}, answers; profile"
-                    f" {answer['profile']}, boot {answer['bootId']}"
-                )
-                self.add_json("status.json", answer)
-                with redirect_stdout(io.StringIO()) as printed:
-                    status.show_status(answer)
-                self._add_section("vitald status", printed.getvalue().splitlines())
-            return daemon
-        with self.guard_part("the ledger instead"):
-            ledger = LedgerHistory(self._config)
-            remembered = ledger.read_status()
-            self._write_head(
-                f"vitald DOES NOT ANSWER ({silent}); this is what {ledger.origin} remembers, until"
-                f" {remembered['until']}"
-            )
-            flags = [flag for flag in ("rebootRequired", "replacementRequired") if remembered[flag]]
-            self._add_section(
-                "as it was then", [", ".join([str(remembered["remembered"]), *flags])]
-            )
-            self.add_json("status.json", {**remembered, "error": silent})
-        if ledger is None:
-            self._write_head(
-                f"vitald DOES NOT ANSWER ({silent}), and its ledger cannot be read: errors.txt"
-                " says why"
-            )
-            self.add_json("status.json", {"status": "unknown", "error": silent})
-        return ledger
+        history: LedgerHistory | None = None
+        with self.guard_part("the history"):
+            history = LedgerHistory(self._config)
+        with self.guard_part("status.json"):
+            if answer is not None:
+                self._add_present(answer)
+            else:
+                self._add_remembered(history, silent)
+        return history
+
+    def _add_present(self, answer: schema.NodeStatus) -> None:
+        self.add_json("status.json", answer)
+        self._write_head(
+            f"vitald {answer['version']}, pid {answer['pid']}, answers; profile"
+            f" {answer['profile']}, boot {answer['bootId']}"
+        )
+        with redirect_stdout(io.StringIO()) as printed:
+            status.show_status(answer)
+        self._add_section("vitald status", printed.getvalue().splitlines())
+
+    def _add_remembered(self, history: LedgerHistory | None, silent: str) -> None:
+        """`silent`: why the daemon does not answer."""
+        remembered: Mapping[str, object] = {"status": "unknown"}
+        state = f"vitald DOES NOT ANSWER ({silent})"
+        with self.guard_part("what the ledger remembers"):
+            remembered = history.read_status() if history is not None else remembered
+        self.add_json("status.json", {**remembered, "error": silent})
+        if history is None or "remembered" not in remembered:
+            self._write_head(f"{state}, and its ledger cannot be read: errors.txt says why")
+            return
+        until = remembered["until"]
+        self._write_head(f"{state}; this is what {history.origin} remembers, until {until}")
+        flags = [flag for flag in ("rebootRequired", "replacementRequired") if remembered[flag]]
+        self._add_section("as it was then", [", ".join([str(remembered["remembered"]), *flags])])
 
     def _write_head(self, state: str) -> None:
-        made = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._now))
-        name, since = (
-            os.uname().nodename,
-            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._wanted.since)),
+        made, since = (
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment))
+            for moment in (self._now, self._wanted.since)
         )
-        for line in (
-            (
-                f"vitald report of {name}, made {made} UTC by uid {os.geteuid()} with vitald"
-                f" {__version__}"
-            ),
-            "all times are UTC; a time without a date is of that day, an age is counted from then",
-            f"what has ended is listed back to {since}",
-            state,
-        ):
-            self._summary.write(f"{line}\n")
+        self._summary.write(
+            f"vitald report of {os.uname().nodename}, made {made} UTC by uid {os.geteuid()} with"
+            f" vitald {__version__}\n"
+            "all times are UTC; a time without a date is of that day, an age is counted from then\n"
+            f"what has ended is listed back to {since}\n{state}\n"
+        )
 
-    # --- the state of the node
+    # --- the past of the node
 
-    def _add_node_state(self, history: HistorySource | None) -> None:
-        if history is None:
-            return
-        opened, cleared = self._add_findings(history)
-        with self.guard_part("incidents.json"):
-            self.add_json("incidents.json", history.list_incidents())
-        chains: list[schema.Why] = []
-        with self.guard_part("why.json"):
-            for finding in opened[:_MAX_CHAINS]:
-                chains.append(history.explain_finding(finding["id"]))
-            if len(opened) > _MAX_CHAINS:
-                self.note_missing(
-                    "why.json",
-                    f"of {len(opened)} open findings the first {_MAX_CHAINS} are explained",
-                )
-        with self.guard_part("why.json"):
-            self.add_json("why.json", chains)
-        with self.guard_part("summary.txt"):
+    def _add_findings(self, history: LedgerHistory) -> None:
+        since = self._wanted.since
+        with self.guard_part("findings.json"):
+            opened, cleared = history.list_open(), history.list_cleared(since)
             self._add_section(
                 f"open findings: {len(opened) or 'none'}",
                 _separate(
@@ -206,56 +212,43 @@ class SupportReport(PartWriter):
                 f"findings that ended: {len(cleared) or 'none'}",
                 _separate(finding_text.format_finding, cleared[:_MAX_SUMMARISED]),
             )
+            if len(cleared) == MAX_PAGE:
+                self.note_missing("findings.json", f"of those that ended it has {MAX_PAGE}")
+            self.add_json("findings.json", {"open": opened, "cleared": cleared})
+        with self.guard_part("incidents.json"):
+            self.add_json("incidents.json", history.list_incidents(since))
+        self._add_chains(history)
+        with self.guard_part("inventory/devices.json"):
+            self.add_json("inventory/devices.json", history.list_devices())
+
+    def _add_chains(self, history: LedgerHistory) -> None:
+        """How the open findings came to be; those before an error are kept."""
+        chains: list[schema.Why] = []
+        with self.guard_part("why.json"):
+            opened = history.list_open()
+            for finding in opened[:_MAX_CHAINS]:
+                chains.append(history.explain_finding(finding["id"]))
+            if len(opened) > _MAX_CHAINS:
+                self.note_missing(
+                    "why.json",
+                    f"of {len(opened)} open findings the first {_MAX_CHAINS} are explained",
+                )
+        with self.guard_part("why.json"):
             if chains:
                 self._add_section(
                     "how the open findings came to be",
                     _separate(why.format_chain, chains[:_MAX_SUMMARISED]),
                 )
-        self._add_inventory(history)
+            self.add_json("why.json", chains)
 
-    def _add_findings(
-        self, history: HistorySource
-    ) -> tuple[list[schema.ApiFinding], list[schema.ApiFinding]]:
-        opened: list[schema.ApiFinding] = []
-        cleared: list[schema.ApiFinding] = []
-        with self.guard_part("findings.json"):
-            opened = history.list_open()
-            ended = history.list_cleared()
-            cleared = [finding for finding in ended if _read_end(finding) >= self._wanted.since]
-            if len(cleared) == MAX_PAGE:
-                self.note_missing(
-                    "findings.json", f"of those that ended the newest {MAX_PAGE} are told"
-                )
-            if len(opened) == MAX_PAGE:
-                self.note_missing("findings.json", f"of those that are open {MAX_PAGE} are told")
-        with self.guard_part("findings.json"):
-            self.add_json("findings.json", {"open": opened, "cleared": cleared})
-        return opened, cleared
-
-    def _add_inventory(self, history: HistorySource) -> None:
-        if isinstance(history, DaemonHistory):
-            for name, endpoint in _INVENTORY.items():
-                with self.guard_part(name):
-                    self.add_json(name, history.get(endpoint))
-        if isinstance(history, LedgerHistory):
-            with self.guard_part("inventory/devices.json"):
-                self.add_json("inventory/devices.json", history.list_devices())
-
-    def _list_runs(self, history: HistorySource | None) -> list[schema.DiagnosticRun]:
+    def _list_runs(self, history: LedgerHistory | None) -> list[schema.DiagnosticRun]:
         """The runs of the requested period, the newest first."""
-        with self.guard_part("diagnostics/runs.json"):
-            return (
-                [
-                    run
-                    for run in history.list_runs()
-                    if _parse_timestamp(run["ended"]) >= self._wanted.since
-                ]
-                if history is not None
-                else []
-            )
+        if history is not None:
+            with self.guard_part("diagnostics/runs.json"):
+                return history.list_runs(self._wanted.since)
         return []
 
-    def _add_runs(self, history: HistorySource, listed: list[schema.DiagnosticRun]) -> None:
+    def _add_runs(self, history: LedgerHistory, listed: list[schema.DiagnosticRun]) -> None:
         """Adds all runs, and the output of the newest and of those that did not pass."""
         runs: list[dict[str, object]] = []
         kept = 0
@@ -274,12 +267,11 @@ class SupportReport(PartWriter):
         with self.guard_part("diagnostics/runs.json"):
             self.add_json("diagnostics/runs.json", runs)
 
-    def _add_events(self, history: HistorySource) -> None:
+    def _add_events(self, history: LedgerHistory) -> None:
         name = "events.jsonl"
         with self.guard_part(name):
             pages = EventPages(
-                history,
-                self._wanted.since,
+                history.read_events(self._wanted.since),
                 self.format_line,
                 most=self._wanted.most,
                 until=time.monotonic() + _MAX_EVENTS_S,
@@ -294,7 +286,12 @@ class SupportReport(PartWriter):
             if pages.cut:
                 self.note_missing(name, pages.cut)
 
-    # --- the state of the machine
+    # --- the state of the node
+
+    def _add_inventory(self, daemon: DaemonAnswers) -> None:
+        for name, endpoint in _INVENTORY.items():
+            with self.guard_part(name):
+                self.add_json(name, daemon.get(endpoint))
 
     def _add_machine_state(self, runs: list[schema.DiagnosticRun]) -> None:
         config = self._config
@@ -371,12 +368,3 @@ def _separate(lines: Callable[[T], Iterable[str]], items: Iterable[T]) -> Iterat
     for item in items:
         yield from lines(item)
         yield ""
-
-
-def _read_end(finding: schema.ApiFinding) -> float:
-    return _parse_timestamp(finding["clearedAt"])
-
-
-def _parse_timestamp(text: object) -> float:
-    when = render.parse_time(text)
-    return when.timestamp() if when is not None else 0.0

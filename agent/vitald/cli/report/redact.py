@@ -7,8 +7,8 @@ one, the sites' own programs have arguments, a file may have keys that are not o
 may have a password in it. Too much is taken out rather than too little; comments are left out,
 since they can hold anything.
 
-Owns     what looks like a secret, and the redacted configuration: the tables that vitald parsed,
-         written anew, as far as the file can be parsed.
+Owns     what looks like a secret, and the redacted configuration: the tables that vitald parsed.
+         Of a file that is not valid TOML nothing is shown: its secrets cannot be known.
 Refuses  redacting a secret in one place only: once found, it is removed from every other part of
          the report.
 """
@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import NamedTuple
 
 from vitald import tomlfile
 from vitald.cli import client
@@ -45,6 +44,7 @@ _NAME = re.compile(
     rf"{_WORDS}|(?:^|[_.-])(?:pass|pwd|pw|key|dsn|sig|pin|env|environment)(?:$|[_.-])",
     re.IGNORECASE,
 )
+_UUID = r"(?:[A-Z]+-)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 # Repetitions are bounded: the text may have lines made to be slow to match.
 _SHAPES = tuple(
     re.compile(shape, re.DOTALL)
@@ -69,21 +69,20 @@ _SHAPES = tuple(
             r"https?://[^\s\"']{1,256}?/"
             r"(?P<secret>(?=[A-Za-z_-]{0,64}\d)(?=[\d_-]{0,64}[A-Za-z])[A-Za-z0-9_-]{20,})"
         ),
+        # A text that is nothing but random letters and digits
+        (
+            rf"\A(?!{_UUID}\Z)(?P<secret>(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])"
+            r"[A-Za-z0-9+=_-][A-Za-z0-9+/=_-]{31,})\Z"
+        ),
     )
 )
-# In a configuration, nothing of an address is shown but its server.
-_ADDRESS = re.compile(r"(?i)https?://(?P<server>[^\s/?#\"']{1,256})(?P<secret>[/?#][^\s\"']+)")
+# In a configuration, nothing of an address is shown but its server. It is remembered with the
+# server: a path such as /devices alone is in any text.
+_ADDRESS = re.compile(
+    r"(?i)https?://(?P<remembered>[^\s/?#\"']{1,256}(?P<secret>[/?#][^\s\"']*[^\s\"'/]))"
+)
 # Its texts are shown with findings, and their addresses are those of pages for everybody.
 _OF_CATALOG = "catalog"
-_OPAQUE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+=_-][A-Za-z0-9+/=_-]{31,}")
-_UUID = re.compile(r"(?:[A-Z]+-)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_OPTION = re.compile(rf"--?[a-z-]*(?:{_WORDS})[a-z-]*", re.IGNORECASE)
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_PLAIN = re.compile(
-    r"(\s*[A-Za-z0-9_.\"-]+\s*)=\s*(true|false|[0-9.]+|\"[^\"\\#]*\"|'[^'#]*')\s*(?:#.*)?"
-)
-_QUOTES = "\"'"
-_HEADER = re.compile(r"\s*(\[\[?[A-Za-z0-9_.\"/ -]+\]\]?)\s*(?:#.*)?")
 CONFIG = Path("/etc/vitald/config.toml")
 _MAX_BYTES = 1024 * 1024
 
@@ -93,7 +92,9 @@ def _is_secret_name(name: str) -> bool:
 
 
 def _is_secret_option(argument: object) -> bool:
-    return isinstance(argument, str) and _OPTION.fullmatch(argument) is not None
+    """Whether the argument after it is a secret, as after `--password`."""
+    is_option = isinstance(argument, str) and argument.startswith("-") and "=" not in argument
+    return is_option and _is_secret_name(str(argument))
 
 
 def _redact_match(found: re.Match[str]) -> str:
@@ -138,7 +139,6 @@ class Redactor:
                 for name, inner in value.items()
             }
         if isinstance(value, list):
-            # The value after an option such as --password
             follows = [False, *map(_is_secret_option, value)]
             return [
                 self._redact_value(place, item, secret or is_argument)
@@ -147,32 +147,23 @@ class Redactor:
         if isinstance(value, bool) or value in ("", 0):
             return value
         if secret:
-            return self._take_out(place, str(value), "by its name")
+            self.secrets.add(str(value))
+            self._note_redaction(place, "by its name")
+            return REDACTED
+        if isinstance(value, (date, datetime, time)):
+            return value.isoformat()
         return self._redact_string(place, value) if isinstance(value, str) else value
 
     def _redact_string(self, place: str, value: str) -> str:
-        if _OPAQUE.fullmatch(value) and not _UUID.fullmatch(value):
-            return self._take_out(place, value, "by its shape")
-        for shape in _SHAPES:
-            self.secrets.update(found["secret"] for found in shape.finditer(value))
-        shown = self.redact_text(value)
-        if place.partition(".")[0] != _OF_CATALOG:
-            self.remember_addresses(value)
-            shown = _ADDRESS.sub(_redact_match, shown)
+        is_of_catalog = place.partition(".")[0] == _OF_CATALOG
+        shown = value
+        for shape in _SHAPES if is_of_catalog else (*_SHAPES, _ADDRESS):
+            for found in shape.finditer(value):
+                self.secrets.add(found.groupdict().get("remembered", found["secret"]))
+            shown = shape.sub(_redact_match, shown)
         if shown != value:
             self._note_redaction(place, "by its shape")
         return shown
-
-    def remember_addresses(self, text: str) -> None:
-        """With the server: a path such as /devices alone is in any text."""
-        self.secrets.update(
-            (found["server"] + found["secret"]).rstrip("/") for found in _ADDRESS.finditer(text)
-        )
-
-    def _take_out(self, place: str, value: str, why: str) -> str:
-        self.secrets.add(value)
-        self._note_redaction(place, why)
-        return REDACTED
 
     def _note_redaction(self, place: str, why: str) -> None:
         redaction = f"{self.redact_text(place)}: {why}"
@@ -194,111 +185,48 @@ class Redactor:
         return data
 
 
-def redact_configuration(text: str, redactor: Redactor) -> tuple[str, str]:
-    """A configuration file as it may be shown, and what is wrong with it as TOML."""
-    try:
-        tables = tomlfile.parse_toml(text, "config.toml")
-    except ValueError:
-        return (
-            "\n".join(_redact_lines(text, redactor)) + "\n",
-            "it is not valid TOML: only what is plain in it is shown",
-        )
-    return "\n".join(_format_tables(redactor.redact_tables(tables))).lstrip("\n") + "\n", ""
-
-
-def _redact_lines(text: str, redactor: Redactor) -> Iterator[str]:
-    """The lines of a file that is not valid TOML: table headers, and keys with plain values. The
-    table of any other line is unknown, so it is not shown.
-    """
-    table = ""
-    for line in text.splitlines():
-        header, found = _HEADER.fullmatch(line), _PLAIN.fullmatch(line)
-        if header is not None:
-            table = header[1].strip("[] ")
-            yield redactor.redact_text(header[1])
-        elif found is not None:
-            name, value = found[1].strip(), found[2]
-            (shown,) = redactor.redact_tables(
-                {f"{table}.{name}" if table else name: value.strip("\"'")}
-            ).values()
-            if value[0] in _QUOTES or shown == REDACTED:
-                shown = json.dumps(shown)
-            yield f"{redactor.redact_text(name)} = {shown}"
-        elif line.strip() and not line.lstrip().startswith("#"):
-            redactor.remember_addresses(line)
-            yield "# [a line that is not shown]"
-
-
-def _format_tables(tables: Mapping[str, object], place: str = "") -> Iterator[str]:
-    """As TOML: the keys of a table first, then the tables in it."""
-    for name, value in tables.items():
-        if not isinstance(value, dict):
-            yield f"{_format_key(name)} = {_format_value(value)}"
-    for name, value in tables.items():
-        if isinstance(value, dict):
-            inner = f"{place}.{_format_key(name)}" if place else _format_key(name)
-            yield f"\n[{inner}]"
-            yield from _format_tables(value, inner)
-
-
-def _format_key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _format_value(name)
-
-
-def _format_value(value: object) -> str:
-    if isinstance(value, dict):
-        return (
-            "{"
-            + ", ".join(
-                f"{_format_key(name)} = {_format_value(inner)}" for name, inner in value.items()
-            )
-            + "}"
-        )
-    if isinstance(value, list):
-        return f"[{', '.join(map(_format_value, value))}]"
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-class FoundConfiguration(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FoundConfiguration:
     """`shown`: the redacted file, with what is wrong with it. `unreadable`: why it cannot be read;
     empty if it can.
     """
 
-    shown: str
-    config: Config
+    shown: Mapping[str, object]
+    config: Config = field(default_factory=Config)
     unreadable: str = ""
 
 
 def read_configuration(path: Path, redactor: Redactor) -> FoundConfiguration:
     """The file at `path`; the defaults if it cannot be read. `redactor` remembers its secrets."""
-    config = Config()
+    shown: dict[str, object] = {"file": str(path)}
     if path == CONFIG and not path.exists():
-        return FoundConfiguration(f"# there is no {path}: the defaults are in force\n", config)
+        return FoundConfiguration({**shown, "note": "there is no such file: the defaults hold"})
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES).decode("utf-8", "replace")
+        tables = tomlfile.parse_toml(text, str(path))
     except OSError as error:
         why = f"{path}: {error.strerror}"
-        return FoundConfiguration(f"# {why}\n", config, why)
-    shown, wrong = redact_configuration(text, redactor)
-    errors = [wrong] if wrong else []
+        return FoundConfiguration({**shown, "errors": [why]}, unreadable=why)
+    except ValueError as error:
+        why = f"{redactor.redact_text(str(error))}: nothing of it is shown"
+        return FoundConfiguration({**shown, "errors": [why]}, unreadable=why)
+    config, errors = Config(), list[str]()
     try:
-        tables = tomlfile.parse_toml(text, str(path))
         config = _read_valid_sections(tables)
         config = parse_config(text, tables, str(path))
     except ConfigError as error:
-        errors += error.errors
-    except ValueError as error:
-        errors.append(str(error))
-    notes = [f"{path}, written anew: without comments, and without what may be a secret"]
-    notes += [f"redacted: {redaction}" for redaction in redactor.redactions]
-    notes += [f"wrong: {redactor.redact_text(error)}" for error in errors]
-    head = "".join(f"# {' '.join(note.split())}\n" for note in notes)
-    return FoundConfiguration(f"{head}\n{shown}", config)
+        errors = error.errors
+    redacted = redactor.redact_tables(tables)
+    return FoundConfiguration(
+        {
+            **shown,
+            "redacted": redactor.redactions,
+            "errors": [redactor.redact_text(error) for error in errors],
+            "tables": redacted,
+        },
+        config,
+    )
 
 
 def find_existing_socket(config: Config) -> Path:
