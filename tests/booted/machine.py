@@ -155,6 +155,8 @@ class Machine:
                 stdout=console,
                 stderr=console,
                 start_new_session=True,
+                # As on every system that vitald runs on; the host may have the first version, too
+                env={**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
             )
         until(self._booted, "the machine to boot")
 

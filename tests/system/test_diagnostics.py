@@ -291,7 +291,7 @@ def test_a_deadline_is_held(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
 
 def test_the_daemons_stop_waits_for_no_diagnostic(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
     node = make()
-    dcgmi.answer("diag -r 2", Answer(hang=True, ignores_term=True, leaves="session"))
+    dcgmi.answer("diag -r 2", Answer(hang=True, ignores_term=True, leaves="deaf child"))
     run = asked(node, 2)
     running(node, run)
     with_child(node, dcgmi)

@@ -129,7 +129,7 @@ def test_a_job_finds_nothing_of_the_diagnostic(
     tame = diag(level=2, delay_s=HOUR_S, leaves="child")
     dcgmi.answer(
         "diag -r 2",
-        tame if program == "tame" else Answer(hang=True, ignores_term=True, leaves="session"),
+        tame if program == "tame" else Answer(hang=True, ignores_term=True, leaves="deaf child"),
     )
     run = asked(node, 2)
     running(node, run)
