@@ -277,6 +277,17 @@ def test_a_clock_that_was_set_is_no_boot() -> None:
     assert (said["status"], codes(said, "ended")) == ("unhealthy", [])
 
 
+def test_a_boot_without_a_clock_goes_back_to_no_older_file() -> None:
+    lines = [
+        stamped(START, 0.0, BANNER),
+        stamped(START + 500, 500.0, BUS),
+        stamped(5.0, 0.0, BANNER),
+        stamped(START + 900, 60.0, "x"),
+    ]
+    verdict = scan_json("\n".join(lines).encode())[1]
+    assert (verdict["problem"], codes(verdict, "ended")) == (None, ["xid/79"])
+
+
 def test_without_a_clock_nothing_ends() -> None:
     said = scan_json("\n".join([xid(31, 5), *["kernel: usb 1-1: x"] * 5000]).encode())[1]
     assert codes(said) == ["xid/31"]

@@ -22,6 +22,7 @@ _NEXT_BOOT = re.compile(rb"-- (?:Boot [0-9a-f]{32}|Reboot) --\s*\Z")
 _JITTER_USEC = 2_000_000  # stamps of two processors differ by less
 # The wall clock is set back by less: firmware may keep local time
 _MAX_BACK_S = 15 * 3600.0
+_NO_CLOCK = 1_262_304_000.0  # a date before 2010 is that of a node without a clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class LogClock:
         return boot.name, self._place
 
     def _compare_date(self, date: float | None) -> None:
-        if date is not None:
+        if date is not None and date > _NO_CLOCK:
             self.goes_back = self.goes_back or date < self._latest_date - _MAX_BACK_S
             self._latest_date = max(date, self._latest_date)
 
