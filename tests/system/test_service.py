@@ -357,7 +357,7 @@ def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("vitald", 15), ("vitald-recover", 20), ("vitald-publish", 11)]
+    ("name", "most"), [("vitald", 16), ("vitald-recover", 20), ("vitald-publish", 11)]
 )
 def test_how_exposed_the_units_are(name: str, most: int) -> None:
     """In tenths. What is left is said in the unit, line by line. A booted machine says the same:
