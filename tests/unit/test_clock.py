@@ -277,6 +277,22 @@ def test_a_clock_that_was_set_is_no_boot() -> None:
     assert (said["status"], codes(said, "ended")) == ("unhealthy", [])
 
 
+@pytest.mark.parametrize("name", DATED)
+def test_lines_that_go_back_by_hours_end_nothing(name: str) -> None:
+    """Rotated files with the newest first, of the same boot or of two; or `journalctl --reverse`."""
+    form = DATED[name]
+    newer = [form(8 * HOUR, 8 * HOUR, BUS), form(9 * HOUR, 9 * HOUR, "usb 1-1: x")]
+    older = [form(at, at, "usb 1-1: y") for at in (HOUR, 2 * HOUR)]
+    of_boot_before = [line.replace("a" * 32, "b" * 32) for line in [form(0.0, 0.0, BANNER), *older]]
+    for lines in (
+        newer + older,
+        newer + of_boot_before,
+        [*reversed(newer), *reversed(of_boot_before)],
+    ):
+        verdict = scan_json("\n".join(lines).encode())[1]
+        assert (verdict["status"], codes(verdict, "ended")) == ("unhealthy", [])
+
+
 def test_a_boot_without_a_clock_goes_back_to_no_older_file() -> None:
     lines = [
         stamped(START, 0.0, BANNER),

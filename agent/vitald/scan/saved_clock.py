@@ -22,6 +22,7 @@ _NEXT_BOOT = re.compile(rb"-- (?:Boot [0-9a-f]{32}|Reboot) --\s*\Z")
 _JITTER_USEC = 2_000_000  # stamps of two processors differ by less
 # The wall clock is set back by less: firmware may keep local time
 _MAX_BACK_S = 15 * 3600.0
+_STEP_S = 60.0  # dates of neighbouring lines differ by less, whichever is first
 _NO_CLOCK = 1_262_304_000.0  # a date before 2010 is that of a node without a clock
 
 
@@ -47,6 +48,7 @@ class LogClock:
         self._usec: int | None = None  # the latest stamp of the boot
         self._place: float | None = None  # of the line before
         self._latest_date = 0.0
+        self._is_back = False  # the line is older than one above it
         self._offset: float | None = None  # of a place from its date
 
     @property
@@ -87,7 +89,9 @@ class LogClock:
         return boot.name, self._place
 
     def _compare_date(self, date: float | None) -> None:
+        self._is_back = False
         if date is not None and date > _NO_CLOCK:
+            self._is_back = date < self._latest_date - _STEP_S
             self.goes_back = self.goes_back or date < self._latest_date - _MAX_BACK_S
             self._latest_date = max(date, self._latest_date)
 
@@ -103,8 +107,10 @@ class LogClock:
 
     def _begin_boot(self, date: float | None, seconds: float | None, boot_id: str) -> Boot:
         is_first = self._boot is None
-        # Stamps alone may be those of another node
-        is_certain = bool(boot_id) or self._boot_announced or date is not None
+        # Stamps alone may be those of another node; what goes back in time, even by less than a
+        # clock that is wrong, may be an older file or a log that is read backwards
+        is_known = bool(boot_id) or self._boot_announced or date is not None
+        is_certain = is_known and not self._is_back
         self._boot_id, self._boot_announced, self._usec = boot_id, False, None
         self._count += not is_first
         if date is not None:
