@@ -32,6 +32,7 @@ from vitald.diagnostics.check import MAX_BYTES, Command, Output, ProgramEnd
 from vitald.diagnostics.device_access import find_leftovers
 from vitald.diagnostics.run import process
 from vitald.diagnostics.run.held_processes import (
+    HeldProcesses,
     find_delegated_cgroup,
     is_running,
     list_processes,
@@ -929,9 +930,28 @@ def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(
         disk.set()  # what is left behind then, the fixture says
 
 
-def test_a_control_group_that_cannot_be_made_is_none(dcgmi: Dcgmi, tmp_path: Path) -> None:
+def test_processes_that_cannot_be_listed_are_named_as_unknown(
+    dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dcgmi.diag(Answer(stdout="done", leaves="deaf child"))
+
+    def refuse(_: HeldProcesses) -> list[object]:
+        raise OSError(errno.EIO, "no list")
+
+    monkeypatch.setattr(HeldProcesses, "_list_living", refuse)
+    output = run(command(dcgmi))
+    assert (output.ended, output.stdout) == (ProgramEnd.EXITED, "done")
+    assert "left is not known: [Errno 5] no list" in output.why
+    until(lambda: dcgmi.alive() == ())
+
+
+def test_a_control_group_that_cannot_be_made_is_none(
+    dcgmi: Dcgmi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a unit in another slice, whose path is not writable."""
     dcgmi.diag(Answer(stdout="done", leaves="child"))
     assert run(command(dcgmi), lambda: Programs(tmp_path / "absent")).stdout == "done"
+    assert "control_group_not_writable" in capsys.readouterr().out
     assert dcgmi.alive() == ()
 
 

@@ -23,12 +23,15 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import structlog
 
 from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.run.held_processes import Process
 from vitald.diagnostics.run.start import NotStarted, Started, start_program
 from vitald.text import clean_line, join_first
 from vitald.worker_thread import ThreadStuck, WorkerThread
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
 _START_S = 10.0  # a disk that does not answer
 _LEFT_S = 1.0  # for a child that was left behind, between SIGTERM and SIGKILL
@@ -47,6 +50,14 @@ class Programs:
     """Runs one program at a time. `delegated`: the control group that the daemon may divide."""
 
     def __init__(self, delegated: Path | None = None) -> None:
+        if delegated is not None and not os.access(delegated, os.W_OK):
+            log.warning(
+                "control_group_not_writable",
+                path=str(delegated),
+                effect="what leaves the session of a diagnostic outlives it",
+                next_step="ReadWritePaths= with this path in a drop-in of the unit",
+            )
+            delegated = None
         self._delegated = delegated
         self._program: _ProgramRun | None = None
         self._task: asyncio.Task[Output] | None = None
@@ -106,6 +117,7 @@ class _ProgramRun:
         self._killed = False
         self._last_s = _LAST_S
         self._behind: list[str] = []
+        self._unlisted = ""  # why its processes could not be listed
 
     # --- from outside, on the loop
 
@@ -207,6 +219,8 @@ class _ProgramRun:
             seen = await self._signal_living(number)
             self._check_exit()
             if not seen and self._exited is not None:
+                if self._unlisted:
+                    self._signal_group(signal.SIGKILL)  # at least
                 return []
             if killing is not None and now - killing >= self._last_s:
                 return seen
@@ -221,8 +235,8 @@ class _ProgramRun:
         signal_living = partial(self._started.processes.signal_living, number)
         try:
             return await self._worker_thread.call(signal_living, _LIST_S)
-        except (ThreadStuck, OSError):
-            self._signal_group(signal.SIGKILL)  # at least
+        except (ThreadStuck, OSError) as error:
+            self._unlisted = str(error)
             return []
         except asyncio.CancelledError:
             self.end_soon()
@@ -344,6 +358,8 @@ class _ProgramRun:
             yield f"it left behind {join_first(self._behind, _MAX_NAMED)}{now_ended}"
         if stuck:
             yield f"cannot be ended: {join_first(stuck, _MAX_NAMED)}"
+        if self._unlisted:
+            yield f"what else it may have left is not known: {clean_line(self._unlisted)}"
 
     def _make_output(self, ended: ProgramEnd, why: str, left: tuple[Process, ...] = ()) -> Output:
         stdout, stderr = self._pipes.streams
